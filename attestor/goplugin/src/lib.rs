@@ -1,0 +1,1 @@
+//! Serves a SPIRE plugin from Rust: handshake, broker, respawn.

@@ -1,0 +1,1 @@
+//! The guest half of attestation: a SPIRE agent plugin that speaks to the vTPM.

@@ -1,0 +1,1 @@
+//! Measurements, event rules and mismatch reports.

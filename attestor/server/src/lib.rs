@@ -1,0 +1,1 @@
+//! The server half of attestation: SPIRE plugin, attestor controller, tools.

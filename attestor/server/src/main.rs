@@ -1,0 +1,3 @@
+//! The server half of attestation: SPIRE plugin, attestor controller, tools.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Client of the SPIRE server API: entries, agents, bundles.

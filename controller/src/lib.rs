@@ -1,0 +1,1 @@
+//! The banlieue controller: pools, claims, members, deadlines.

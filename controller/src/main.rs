@@ -1,0 +1,3 @@
+//! The banlieue controller: pools, claims, members, deadlines.
+
+fn main() {}

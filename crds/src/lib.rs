@@ -1,0 +1,1 @@
+//! The Kubernetes types of banlieue: pool, member, claim, endorsement report.

@@ -1,0 +1,1 @@
+//! banlieue-guest: the first process in the VM, from boot to power-off.

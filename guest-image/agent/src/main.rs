@@ -1,0 +1,3 @@
+//! banlieue-guest: the first process in the VM, from boot to power-off.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Builds the measured guest image and predicts its measurements.

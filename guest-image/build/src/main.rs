@@ -1,0 +1,3 @@
+//! Builds the measured guest image and predicts its measurements.
+
+fn main() {}

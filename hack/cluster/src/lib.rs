@@ -1,0 +1,1 @@
+//! The local cluster: Kubernetes, KubeVirt and SPIRE control planes from their own binaries.

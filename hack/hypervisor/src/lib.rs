@@ -1,0 +1,1 @@
+//! The node half of KubeVirt for the local cluster: QEMU, swtpm and OVMF for each instance.

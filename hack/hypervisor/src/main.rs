@@ -1,0 +1,3 @@
+//! The node half of KubeVirt for the local cluster: QEMU, swtpm and OVMF for each instance.
+
+fn main() {}

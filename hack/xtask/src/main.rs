@@ -1,0 +1,3 @@
+//! Developer commands: tools, cluster, demo, checks.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! End-to-end tests on real components, and the harness they share.
