@@ -1,0 +1,2 @@
+//! Writes the files that are generated from the types.
+fn main() {}

@@ -1,0 +1,241 @@
+//! `PoolMember`: one virtual machine's place in a pool, from its first plan to its verified end. The unit of truth.
+
+use crate::schema::Rule;
+use crate::shared::{Address, ObjectRef, Timestamp, condition_list};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::pool::Endorsement;
+
+/// One member of a pool. It has exactly one instance and serves at most one claim in its life.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "banlieue.io",
+    version = "v1alpha1",
+    kind = "PoolMember",
+    plural = "poolmembers",
+    shortname = "bmember",
+    category = "banlieue",
+    namespaced,
+    derive = "PartialEq",
+    status = "PoolMemberStatus",
+    doc = "One member of a pool. It has exactly one instance and serves at most one claim in its life.",
+    selectable = ".spec.poolRef.name",
+    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.poolRef.name"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Claim", type_ = "string", json_path = ".spec.claimRef.name"),
+    printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeName"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
+    printcolumn(name = "Deleted", type_ = "date", json_path = ".metadata.deletionTimestamp"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Revision", type_ = "string", json_path = ".spec.revision", priority = 1),
+    printcolumn(name = "Endorsement", type_ = "string", json_path = ".status.endorsement.source", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolMemberSpec {
+    /// The pool it was made for.
+    pub pool_ref: ObjectRef,
+    /// The pool's revision it was made from.
+    #[schemars(length(min = 1, max = 64))]
+    pub revision: String,
+    /// The one claim it serves. Set together with the label `banlieue.io/state=bound`, never changed, never removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim_ref: Option<ObjectRef>,
+}
+
+/// What is known about a member. Several writers, each with its own fields.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PoolMemberStatus {
+    /// How far its making went. Not touched once bound: bound is `spec.claimRef`, ending is `metadata.deletionTimestamp`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<MemberPhase>,
+    /// The one instance it ever has; another uid under that name fails the member.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance_ref: Option<InstanceRef>,
+    /// Node of the instance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub node_name: Option<String>,
+    /// Addresses of the instance.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "atomic"))]
+    pub addresses: Vec<Address>,
+    /// The seed that its instance gets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enrolment: Option<Enrolment>,
+    /// The endorsement key that is pinned to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endorsement: Option<PinnedEndorsement>,
+    /// The newest evidence that was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attestation: Option<Evidence>,
+    /// When it reached each stage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase_times: Option<PhaseTimes>,
+    /// Provisioned, Attested, Ready, IdentityRevoked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "condition_list")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Stages of a member's making.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum MemberPhase {
+    /// Secret and instance are being made, or wait for a node.
+    Provisioning,
+    /// The instance runs; no evidence yet.
+    Booting,
+    /// Evidence is being judged.
+    Attesting,
+    /// May be lent.
+    Ready,
+    /// Will never be lent.
+    Failed,
+    /// Taken out by an operator.
+    Quarantined,
+}
+
+/// The object that runs a member.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceRef {
+    /// `kubevirt.io/v1` or `v1`.
+    #[schemars(length(min = 1, max = 128))]
+    pub api_version: String,
+    /// `VirtualMachineInstance` or `Pod`.
+    #[schemars(length(min = 1, max = 63))]
+    pub kind: String,
+    /// Name; the member's own.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// `metadata.uid` of that life of the name.
+    #[schemars(length(min = 1, max = 64))]
+    pub uid: String,
+}
+
+/// The seed of a member's instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Enrolment {
+    /// SHA-256 over the seed's sorted, length-prefixed names and values, lower-case hex. Written before the instance exists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 64, max = 64), regex(pattern = "^[0-9a-f]{64}$"))]
+    pub seed_digest: Option<String>,
+    /// When the enrolment secret stops counting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// When the enrolment secret was used. It is used once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consumed_at: Option<Timestamp>,
+}
+
+/// The endorsement key of a member's TPM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PinnedEndorsement {
+    /// Who vouched for the key.
+    pub source: Endorsement,
+    /// SHA-256 of the key's SubjectPublicKeyInfo (DER), lower-case hex.
+    #[schemars(length(min = 64, max = 64), regex(pattern = "^[0-9a-f]{64}$"))]
+    pub ek_digest: String,
+    /// When it was pinned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned_at: Option<Timestamp>,
+}
+
+/// The newest evidence of a member that was accepted (`attestation.md`, "Server checks").
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Evidence {
+    /// When it was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verified_at: Option<Timestamp>,
+    /// SHA-256 of the measurements document that it was judged by, lower-case hex.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 64, max = 64), regex(pattern = "^[0-9a-f]{64}$"))]
+    pub policy_digest: Option<String>,
+    /// TPM name of the attestation key, lower-case hex.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 136), regex(pattern = "^[0-9a-f]*$"))]
+    pub ak_name: Option<String>,
+    /// TPM reset count (TPMS_CLOCK_INFO), the same for the whole life of a member.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reset_count: Option<u32>,
+    /// TPM restart count, the same for the whole life of a member.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_count: Option<u32>,
+    /// TPM clock in milliseconds; it only grows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock: Option<u64>,
+    /// Whether PCR 15 says that the member was used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latched: Option<bool>,
+}
+
+/// When a member reached each stage.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PhaseTimes {
+    /// Member object made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<Timestamp>,
+    /// Instance running.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running: Option<Timestamp>,
+    /// Evidence accepted for the first time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attested: Option<Timestamp>,
+    /// Ready for the first time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Timestamp>,
+}
+
+/// The rules that the API server checks on every member.
+pub const RULES: &[Rule] = &[
+    Rule {
+        at: "spec",
+        field: ".poolRef",
+        rule: "self.poolRef == oldSelf.poolRef",
+        message: "poolRef is immutable: a member stays in the pool it was made for; delete it instead",
+    },
+    Rule {
+        at: "spec",
+        field: ".revision",
+        rule: "self.revision == oldSelf.revision",
+        message: "revision is immutable: delete the member and let its pool make a new one",
+    },
+    Rule {
+        at: "spec",
+        field: ".claimRef",
+        rule: "!has(oldSelf.claimRef) || (has(self.claimRef) && self.claimRef == oldSelf.claimRef)",
+        message: "claimRef is set once and never changed or removed: a member serves one claim, delete it to end it",
+    },
+    // The rules on status stand on the root: a rule on an optional field sees neither its addition nor its removal.
+    Rule {
+        at: "",
+        field: ".status.instanceRef",
+        rule: "!has(oldSelf.status) || !has(oldSelf.status.instanceRef) || (has(self.status) && has(self.status.instanceRef) && self.status.instanceRef == oldSelf.status.instanceRef)",
+        message: "status.instanceRef is set once and never changed or removed: a member has one instance, delete the member instead",
+    },
+    Rule {
+        at: "",
+        field: ".status.enrolment",
+        rule: "!has(oldSelf.status) || !has(oldSelf.status.enrolment) || !has(oldSelf.status.enrolment.seedDigest) || (has(self.status) && has(self.status.enrolment) && has(self.status.enrolment.seedDigest) && self.status.enrolment.seedDigest == oldSelf.status.enrolment.seedDigest)",
+        message: "status.enrolment.seedDigest is set once and never changed or removed: a member gets one seed, delete the member instead",
+    },
+    Rule {
+        at: "",
+        field: ".status.enrolment",
+        rule: "!has(oldSelf.status) || !has(oldSelf.status.enrolment) || !has(oldSelf.status.enrolment.consumedAt) || (has(self.status) && has(self.status.enrolment) && has(self.status.enrolment.consumedAt) && self.status.enrolment.consumedAt == oldSelf.status.enrolment.consumedAt)",
+        message: "status.enrolment.consumedAt is set once and never changed or removed: an enrolment is used once",
+    },
+    Rule {
+        at: "",
+        field: ".status.endorsement",
+        rule: "!has(oldSelf.status) || !has(oldSelf.status.endorsement) || (has(self.status) && has(self.status.endorsement) && self.status.endorsement == oldSelf.status.endorsement)",
+        message: "status.endorsement is pinned once and never changed or removed: a member has one endorsement key, delete the member instead",
+    },
+];

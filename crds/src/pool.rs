@@ -1,0 +1,466 @@
+//! `VirtualMachinePool`: what a pool's members look like, how many are kept warm, and who may claim them.
+
+use crate::schema::Rule;
+use crate::shared::{NameRef, condition_list, preserved_object};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+mod claim_policy;
+pub use claim_policy::ClaimPolicy;
+
+/// A warm pool of attested virtual machines: members are made ahead of time, lent to one claim each, then destroyed.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "banlieue.io",
+    version = "v1alpha1",
+    kind = "VirtualMachinePool",
+    plural = "virtualmachinepools",
+    shortname = "bpool",
+    category = "banlieue",
+    namespaced,
+    derive = "PartialEq",
+    status = "VirtualMachinePoolStatus",
+    doc = "A warm pool of attested virtual machines: members are made ahead of time, lent to one claim each, then destroyed.",
+    scale(
+        spec_replicas_path = ".spec.warmReplicas",
+        status_replicas_path = ".status.warm",
+        label_selector_path = ".status.selector"
+    ),
+    printcolumn(name = "Desired", type_ = "integer", json_path = ".spec.warmReplicas"),
+    printcolumn(name = "Warm", type_ = "integer", json_path = ".status.warm"),
+    printcolumn(name = "Bound", type_ = "integer", json_path = ".status.bound"),
+    printcolumn(name = "Pending", type_ = "integer", json_path = ".status.pendingClaims"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Revision", type_ = "string", json_path = ".status.currentRevision", priority = 1),
+    printcolumn(name = "Hit%", type_ = "integer", json_path = ".status.hitPercent", priority = 1),
+    printcolumn(name = "Runtime", type_ = "string", json_path = ".status.runtime", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualMachinePoolSpec {
+    /// Ready, unbound members to keep; what the scale subresource writes.
+    #[serde(default = "defaults::warm_replicas")]
+    #[schemars(range(max = 10000))]
+    pub warm_replicas: u32,
+    /// Hard cap on all living members, bound and terminating ones included. Has no default: a cap nobody chose is none.
+    #[schemars(range(max = 10000))]
+    pub max_replicas: u32,
+    /// Members that may be provisioning at once.
+    #[serde(default = "defaults::max_surge")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_surge: u32,
+    /// Stops filling, rollout and scale-down. Binding and ending go on.
+    #[serde(default)]
+    pub paused: bool,
+    /// What a member is made of. A change makes a new revision, for unbound members only.
+    pub template: PoolTemplate,
+    /// How a member proves itself before anybody may have it. A change makes a new revision, `revoked` excepted.
+    #[serde(default)]
+    pub attestation: Attestation,
+    /// Seconds from scheduled to Ready; a member that takes longer is deleted and counts against the failure budget.
+    #[serde(default = "defaults::provisioning_timeout")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub provisioning_timeout_seconds: u32,
+    /// Seconds after which a warm member is replaced by a fresh one.
+    #[serde(default = "defaults::max_idle")]
+    #[schemars(range(min = 1, max = 31536000))]
+    pub max_idle_seconds: u32,
+    /// How unbound members of an older revision are replaced.
+    #[serde(default)]
+    pub update_strategy: UpdateStrategy,
+    /// When to stop trying.
+    #[serde(default)]
+    pub failure_budget: FailureBudget,
+    /// Whether the controller keeps one static NetworkPolicy for the pool's members.
+    #[serde(default)]
+    pub network_policy: NetworkPolicyMode,
+    /// When set, the autoscaler owns `warmReplicas`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autoscaling: Option<Autoscaling>,
+    /// What claims on this pool may ask for. The controller enforces it again at bind.
+    #[serde(default)]
+    pub claim_policy: ClaimPolicy,
+}
+
+/// What a member is made of. Exactly one of `kubeVirt` and `kata`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolTemplate {
+    /// Labels and annotations that every instance gets, ours excepted.
+    #[serde(default)]
+    pub metadata: TemplateMetadata,
+    /// Members are KubeVirt VirtualMachineInstances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kube_virt: Option<KubeVirtTemplate>,
+    /// Members are Kata pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kata: Option<KataTemplate>,
+}
+
+/// Metadata of the instances of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateMetadata {
+    /// Labels; keys under `banlieue.io/` are ours and are refused with `TemplateInvalid`.
+    #[serde(default)]
+    #[schemars(extend("maxProperties" = 64), inner(length(max = 63)))]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations; KubeVirt's hook annotations and keys under `banlieue.io/` are refused with `TemplateInvalid`.
+    #[serde(default)]
+    #[schemars(extend("maxProperties" = 64), inner(length(max = 4096)))]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A virtual machine template for KubeVirt.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeVirtTemplate {
+    /// A kubevirt.io/v1 VirtualMachineInstanceSpec. The controller judges it by an allow-list and refuses the rest with
+    /// `TemplateInvalid` and the field's name.
+    #[schemars(schema_with = "preserved_object")]
+    pub spec: serde_json::Map<String, serde_json::Value>,
+}
+
+/// A pod template for Kata containers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KataTemplate {
+    /// A core/v1 PodTemplateSpec, judged by the controller.
+    #[schemars(schema_with = "preserved_object")]
+    pub pod_template: serde_json::Map<String, serde_json::Value>,
+    /// RuntimeClass of the pods.
+    #[serde(default = "defaults::runtime_class")]
+    #[schemars(length(min = 1, max = 253))]
+    pub runtime_class_name: String,
+}
+
+/// How a member proves itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Attestation {
+    /// By what. `None` needs the pool annotation `banlieue.io/allow-unattested: "true"`: CEL in a CRD cannot see
+    /// annotations, so a ValidatingAdmissionPolicy of the chart checks it, and the controller again (`TemplateInvalid`).
+    #[serde(default)]
+    pub mode: AttestationMode,
+    /// Who says which endorsement key belongs to a member.
+    #[serde(default)]
+    pub endorsement: Endorsement,
+    /// The PCR and event policy, by content. Required in mode VTPM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measurements: Option<MeasurementsRef>,
+    /// Seconds that one attestation may take.
+    #[serde(default = "defaults::attestation_timeout")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub timeout_seconds: u32,
+    /// Seconds after which evidence no longer counts: older means not attested.
+    #[serde(default = "defaults::attestation_max_age")]
+    #[schemars(range(min = 60, max = 86400))]
+    pub max_age_seconds: u32,
+    /// Policies or images that end even bound members. Set on purpose, by an operator.
+    #[serde(default)]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["digest"]))]
+    pub revoked: Vec<Revocation>,
+}
+
+/// What evidence a member gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AttestationMode {
+    /// A quote of the member's virtual TPM.
+    #[default]
+    #[serde(rename = "VTPM")]
+    Vtpm,
+    /// The pod's own identity (Kata).
+    Pod,
+    /// No evidence. For tests and for pools that need no identity.
+    None,
+}
+
+/// Where the endorsement key of a member comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Endorsement {
+    /// An EndorsementReport of the instance's own node names the key.
+    #[default]
+    HostReported,
+    /// The first key that also proves the enrolment secret is pinned. Weaker.
+    FirstUse,
+}
+
+/// A measurements document, by place and by content.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MeasurementsRef {
+    /// ConfigMap of the pool's namespace that holds the document under the key `measurements.yaml`.
+    pub config_map_ref: NameRef,
+    /// SHA-256 of that value's bytes, lower-case hex. Other content is `MeasurementsNotFound`.
+    #[schemars(length(min = 64, max = 64), regex(pattern = "^[0-9a-f]{64}$"))]
+    pub sha256: String,
+}
+
+/// One policy or image that is no longer good.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Revocation {
+    /// SHA-256 of a measurements document or digest of an image, lower-case hex without a prefix.
+    #[schemars(length(min = 64, max = 64), regex(pattern = "^[0-9a-f]{64}$"))]
+    pub digest: String,
+    /// Why, for the people whose members end.
+    #[schemars(length(min = 1, max = 512))]
+    pub reason: String,
+}
+
+/// How unbound members of an older revision are replaced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdateStrategy {
+    /// The way.
+    #[serde(rename = "type", default)]
+    pub type_: UpdateStrategyType,
+    /// Warm members that may be missing during a rolling update.
+    #[serde(default = "defaults::max_unavailable")]
+    #[schemars(range(max = 10000))]
+    pub max_unavailable: u32,
+}
+
+/// Ways to replace members of an older revision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum UpdateStrategyType {
+    /// A few at a time, never below `warmReplicas - maxUnavailable`.
+    #[default]
+    RollingUpdate,
+    /// Old members stay until a claim takes them; only their replacements are new.
+    OnReplenish,
+    /// All unbound members at once.
+    Recreate,
+}
+
+/// When to stop trying.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FailureBudget {
+    /// Failures in a row that halt provisioning with `ProvisioningHalted`.
+    #[serde(default = "defaults::consecutive")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub consecutive: u32,
+    /// Longest pause in seconds between attempts after a failure.
+    #[serde(default = "defaults::backoff_max")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub backoff_max_seconds: u32,
+    /// Failed members that are kept for inspection. They count as living.
+    #[serde(default = "defaults::keep_failed")]
+    #[schemars(range(max = 100))]
+    pub keep_failed: u32,
+}
+
+/// Who keeps the network policy of a pool's members.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum NetworkPolicyMode {
+    /// The controller keeps one static NetworkPolicy.
+    #[default]
+    Managed,
+    /// Somebody else does.
+    Unmanaged,
+}
+
+/// Bounds and target of the autoscaler.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Autoscaling {
+    /// Fewest warm members.
+    #[schemars(range(max = 10000))]
+    pub min_warm: u32,
+    /// Most warm members.
+    #[schemars(range(max = 10000))]
+    pub max_warm: u32,
+    /// Share of claims, in percent, that should find a warm member at once.
+    #[serde(default = "defaults::target_hit")]
+    #[schemars(range(min = 1, max = 100))]
+    pub target_hit_percent: u32,
+    /// Seconds that demand must stay low before the target shrinks.
+    #[serde(default = "defaults::scale_down")]
+    #[schemars(range(max = 86400))]
+    pub scale_down_stabilization_seconds: u32,
+}
+
+/// What the controller has seen and done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VirtualMachinePoolStatus {
+    /// `metadata.generation` that this status speaks about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// All living members, bound, failed and terminating ones included: what `maxReplicas` caps.
+    pub replicas: u32,
+    /// Ready and unbound members: what `warmReplicas` asks for.
+    pub warm: u32,
+    /// Members in Provisioning or Booting.
+    pub provisioning: u32,
+    /// Members in Attesting.
+    pub attesting: u32,
+    /// Members with a claimRef that are not terminating.
+    pub bound: u32,
+    /// Members with a deletionTimestamp.
+    pub terminating: u32,
+    /// Failed and quarantined members.
+    pub failed: u32,
+    /// Ready members of the current revision.
+    pub updated: u32,
+    /// Hash of the template and attestation policy that new members get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub current_revision: Option<String>,
+    /// Label selector of the pool's members and their pods, for the scale subresource.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub selector: Option<String>,
+    /// What the members run on, for the wide listing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<RuntimeKind>,
+    /// Claims on this pool that wait for a member.
+    pub pending_claims: u32,
+    /// Share of recent claims, in percent, that found a warm member at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 100))]
+    pub hit_percent: Option<u32>,
+    /// Warm members that recent demand asks for, whether or not the autoscaler may act on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recommended_warm: Option<u32>,
+    /// Ready, Progressing, TemplateValid, Capacity, AttestorReachable, ProvisioningHalted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "condition_list")]
+    pub conditions: Vec<Condition>,
+}
+
+/// What members run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RuntimeKind {
+    /// VirtualMachineInstances.
+    KubeVirt,
+    /// Pods with a Kata RuntimeClass.
+    Kata,
+}
+
+impl PoolTemplate {
+    /// The runtime that the template names, or nothing when it names none or both (which the API server refuses).
+    pub fn runtime(&self) -> Option<RuntimeKind> {
+        match (&self.kube_virt, &self.kata) {
+            (Some(_), None) => Some(RuntimeKind::KubeVirt),
+            (None, Some(_)) => Some(RuntimeKind::Kata),
+            _ => None,
+        }
+    }
+}
+
+impl Default for Attestation {
+    fn default() -> Self {
+        Self {
+            mode: AttestationMode::default(),
+            endorsement: Endorsement::default(),
+            measurements: None,
+            timeout_seconds: defaults::attestation_timeout(),
+            max_age_seconds: defaults::attestation_max_age(),
+            revoked: Vec::new(),
+        }
+    }
+}
+
+impl Default for UpdateStrategy {
+    fn default() -> Self {
+        Self { type_: UpdateStrategyType::default(), max_unavailable: defaults::max_unavailable() }
+    }
+}
+
+impl Default for FailureBudget {
+    fn default() -> Self {
+        Self {
+            consecutive: defaults::consecutive(),
+            backoff_max_seconds: defaults::backoff_max(),
+            keep_failed: defaults::keep_failed(),
+        }
+    }
+}
+
+/// Defaults that are not zero, by field. The schema takes them from here too.
+mod defaults {
+    pub(super) fn warm_replicas() -> u32 {
+        1
+    }
+    pub(super) fn max_surge() -> u32 {
+        2
+    }
+    pub(super) fn provisioning_timeout() -> u32 {
+        600
+    }
+    pub(super) fn max_idle() -> u32 {
+        86_400
+    }
+    pub(super) fn runtime_class() -> String {
+        "kata".into()
+    }
+    pub(super) fn attestation_timeout() -> u32 {
+        120
+    }
+    pub(super) fn attestation_max_age() -> u32 {
+        3600
+    }
+    pub(super) fn max_unavailable() -> u32 {
+        1
+    }
+    pub(super) fn consecutive() -> u32 {
+        5
+    }
+    pub(super) fn backoff_max() -> u32 {
+        600
+    }
+    pub(super) fn keep_failed() -> u32 {
+        1
+    }
+    pub(super) fn target_hit() -> u32 {
+        99
+    }
+    pub(super) fn scale_down() -> u32 {
+        600
+    }
+}
+
+/// The rules that the API server checks on every pool.
+pub const RULES: &[Rule] = &[
+    Rule {
+        at: "spec",
+        field: ".maxReplicas",
+        rule: "self.maxReplicas >= self.warmReplicas",
+        message: "maxReplicas must be at least warmReplicas: raise maxReplicas or lower warmReplicas",
+    },
+    Rule {
+        at: "spec",
+        field: ".template.kata",
+        rule: "self.attestation.mode != 'Pod' || has(self.template.kata)",
+        message: "attestation.mode Pod is for kata templates: use mode VTPM with a kubeVirt template",
+    },
+    Rule {
+        at: "spec",
+        field: ".autoscaling",
+        rule: "!has(self.autoscaling) || self.autoscaling.maxWarm <= self.maxReplicas",
+        message: "autoscaling.maxWarm must not exceed maxReplicas: lower maxWarm or raise maxReplicas",
+    },
+    Rule {
+        at: "spec.template",
+        field: "",
+        rule: "has(self.kubeVirt) != has(self.kata)",
+        message: "template needs exactly one runtime: set either kubeVirt or kata, not both and not none",
+    },
+    Rule {
+        at: "spec.attestation",
+        field: ".measurements",
+        rule: "self.mode != 'VTPM' || has(self.measurements)",
+        message: "attestation.mode VTPM needs measurements: name the ConfigMap and its sha256 in attestation.measurements",
+    },
+    Rule {
+        at: "spec.autoscaling",
+        field: ".maxWarm",
+        rule: "self.maxWarm >= self.minWarm",
+        message: "autoscaling.maxWarm must be at least minWarm: raise maxWarm or lower minWarm",
+    },
+];

@@ -1,0 +1,1 @@
+//! The API reference, made from the same schemas.
