@@ -1,3 +1,92 @@
-//! Developer commands: tools, cluster, demo, checks.
+//! Developer commands behind the Makefile: build what is missing, run the demo, run every check and test.
+//!
+//! - `packages`: Debian packages that a stage needs
+//! - `tools`: the pinned Go programs (`hack/tools`)
+//! - `product`: the workspace's own binaries
+//! - `image`: the guest image, its golden boot, and the local image store
+//! - `demo`: the main job, told as a person would watch it
+//! - `check`, `test`: what a change must pass
+//! - `stages`: progress and the table of times
 
-fn main() {}
+mod check;
+mod demo;
+mod image;
+mod packages;
+mod product;
+mod stages;
+mod test;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Developer commands of banlieue. `make help` lists the usual ones.
+#[derive(Parser)]
+#[command(name = "xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the main job on a local cluster of its own.
+    Demo {
+        /// Leave the cluster up and print how to use it.
+        #[arg(long)]
+        keep: bool,
+    },
+    /// End the cluster that `demo --keep` left up.
+    DemoDown,
+    /// Build the pinned Go programs; all of them when none is named.
+    Tools { names: Vec<String> },
+    /// Build the guest image, record its golden values, fill the local image store.
+    Image,
+    /// Formatting, lints, dependency rules, generated files, names.
+    Check,
+    /// Everything CI runs, timed by stage.
+    Test,
+    /// Costs and times against a bare baseline of the same run.
+    Bench,
+}
+
+fn main() -> ExitCode {
+    // One provider for the whole process; installing it twice is the only way this fails.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let root = workspace_root();
+    let done = match Arguments::parse().command {
+        Command::Demo { keep } => demo::run(&root, keep),
+        Command::DemoDown => demo::down(&root),
+        Command::Tools { names } => tools_command(&root, &names),
+        Command::Image => image::command(&root),
+        Command::Check => check::run(&root),
+        Command::Test => test::run(&root),
+        Command::Bench => Err(anyhow::anyhow!(
+            "there is no benchmark yet: the write counts are asserted by `make test`, times are printed by `make demo`"
+        )),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn tools_command(root: &Path, names: &[String]) -> anyhow::Result<()> {
+    packages::ensure(&[packages::Purpose::Build])?;
+    let wanted: Vec<&str> =
+        if names.is_empty() { tools::EVERYTHING.to_vec() } else { names.iter().map(String::as_str).collect() };
+    let folder = tools::ensure(root, &wanted)?;
+    println!("programs are in {}", folder.display());
+    Ok(())
+}
+
+/// The checkout this program was built from: two folders above its manifest.
+fn workspace_root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().and_then(Path::parent).unwrap_or(manifest).to_path_buf()
+}

@@ -1,0 +1,34 @@
+# Two commands do everything: `make demo` and `make test`. `make help` lists the rest.
+CARGO ?= cargo
+XTASK  = $(CARGO) run --quiet --package xtask --
+
+.PHONY: help demo demo-down test check bench doctor tools image need-cargo
+.DEFAULT_GOAL := help
+
+help: ## list the commands
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: need-cargo ## show the main job on a cluster of its own; KEEP=1 leaves it up and prints how to use it
+	@$(XTASK) demo $(if $(KEEP),--keep)
+
+demo-down: need-cargo ## end the cluster that `make demo KEEP=1` left up
+	@$(XTASK) demo-down
+
+test: need-cargo ## everything CI runs: checks, unit, simulation, cluster and VM tests, timed by stage
+	@$(XTASK) test
+
+check: need-cargo ## formatting, lints, dependency rules, generated files, names
+	@$(XTASK) check
+
+bench: need-cargo ## time to bind and writes per claim against a bare baseline in the same run
+	@$(XTASK) bench
+
+tools: need-cargo ## build the pinned Kubernetes, KubeVirt and SPIRE programs
+	@$(XTASK) tools
+
+image: need-cargo ## build the measured guest image and record its golden values
+	@$(XTASK) image
+
+need-cargo:
+	@command -v $(CARGO) >/dev/null || { echo "Rust is missing: install rustup (https://rustup.rs), then run this again." >&2; exit 2; }
+	@command -v cc >/dev/null || { echo "A C compiler is missing: run 'apt-get install build-essential', then this again." >&2; exit 2; }

@@ -1,0 +1,26 @@
+//! Everything CI runs, cheapest first, so that a fault shows early.
+
+use std::path::Path;
+
+use crate::packages::{self, Purpose};
+use crate::stages::Stages;
+use crate::{check, image, product, tools};
+
+/// Stages in order; the first failure ends the run.
+pub fn run(root: &Path) -> anyhow::Result<()> {
+    let mut stages = Stages::default();
+    stages.run("Debian packages", || packages::ensure(&[Purpose::Build, Purpose::Machines]))?;
+    stages.run("checks", || check::run(root))?;
+    stages.run("product binaries", || product::build(root))?;
+    stages.run("test binaries", || product::cargo(root, &["test", "--workspace", "--no-run", "--quiet"]))?;
+    stages.run("unit, property and simulation tests", || {
+        product::cargo(root, &["test", "--workspace", "--lib", "--bins", "--exclude", "banlieue-tests", "--quiet"])
+    })?;
+    stages.run("pinned Go programs", || tools::ensure(root, tools::EVERYTHING).map(drop))?;
+    stages.run("guest image and golden boot", || image::ensure(root).map(drop))?;
+    stages.run("tests on real components", || {
+        product::cargo(root, &["test", "--workspace", "--tests", "--no-fail-fast"])
+    })?;
+    stages.print();
+    Ok(())
+}
