@@ -7,13 +7,14 @@
 //! | [`names`] | labels, annotations, finalizers, field managers, service accounts, derived object names |
 //! | [`kubevirt`] | the fields of KubeVirt's VirtualMachineInstance that we read or write |
 //! | [`schema`] | the CustomResourceDefinitions as they are installed: derived schema plus rules |
-//! | [`reference`](mod@reference) | the API reference, made from the same schemas |
+//! | [`reference`](mod@reference), [`generate`] | the API reference, made from the same schemas; every generated file |
 //!
 //! These types are the source: `crdgen` writes `charts/banlieue-crds/crds/*.yaml` and `docs/reference/api.md` from them,
 //! and a test fails when the files are stale. Nothing here talks to a cluster.
 
 pub mod claim;
 pub mod conditions;
+pub mod generate;
 pub mod kubevirt;
 pub mod member;
 pub mod names;

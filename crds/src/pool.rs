@@ -1,7 +1,7 @@
 //! `VirtualMachinePool`: what a pool's members look like, how many are kept warm, and who may claim them.
 
 use crate::schema::Rule;
-use crate::shared::{NameRef, condition_list, preserved_object};
+use crate::shared::{NameRef, annotation_map, condition_list, label_map, preserved_object};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -106,11 +106,11 @@ pub struct PoolTemplate {
 pub struct TemplateMetadata {
     /// Labels; keys under `banlieue.io/` are ours and are refused with `TemplateInvalid`.
     #[serde(default)]
-    #[schemars(extend("maxProperties" = 64), inner(length(max = 63)))]
+    #[schemars(schema_with = "label_map")]
     pub labels: BTreeMap<String, String>,
     /// Annotations; KubeVirt's hook annotations and keys under `banlieue.io/` are refused with `TemplateInvalid`.
     #[serde(default)]
-    #[schemars(extend("maxProperties" = 64), inner(length(max = 4096)))]
+    #[schemars(schema_with = "annotation_map")]
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -157,7 +157,7 @@ pub struct Attestation {
     pub timeout_seconds: u32,
     /// Seconds after which evidence no longer counts: older means not attested.
     #[serde(default = "defaults::attestation_max_age")]
-    #[schemars(range(min = 60, max = 86400))]
+    #[schemars(range(min = 1, max = 86400))]
     pub max_age_seconds: u32,
     /// Policies or images that end even bound members. Set on purpose, by an operator.
     #[serde(default)]

@@ -5,7 +5,7 @@
 use crate::{claim, member, pool, report};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// One CEL rule that the API server checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,22 +93,9 @@ fn strict(schema: &mut Value) {
             if object.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
                 object.insert("format".into(), "int64".into());
             }
-            for number in ["minimum", "maximum"] {
-                whole(object, number);
-            }
             object.values_mut().for_each(strict);
         }
         Value::Array(items) => items.iter_mut().for_each(strict),
         _ => {}
-    }
-}
-
-/// Writes a whole bound as an integer, so that files say 1 and not 1.0.
-fn whole(object: &mut Map<String, Value>, key: &str) {
-    if let Some(number) = object.get(key).and_then(Value::as_f64)
-        && number.fract() == 0.0
-        && number.abs() < 9e15
-    {
-        object.insert(key.into(), json!(number as i64));
     }
 }

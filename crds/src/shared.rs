@@ -47,6 +47,16 @@ pub(crate) fn preserved_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 
+/// A map of label values.
+pub(crate) fn label_map(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "maxProperties": 64, "additionalProperties": { "type": "string", "maxLength": 63 } })
+}
+
+/// A map of annotation values.
+pub(crate) fn annotation_map(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "maxProperties": 64, "additionalProperties": { "type": "string", "maxLength": 4096 } })
+}
+
 /// A list of `metav1.Condition`, a map by type, with the bounds that upstream documents.
 pub(crate) fn condition_list(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
