@@ -1,3 +1,107 @@
 //! The node half of KubeVirt for the local cluster: QEMU, swtpm and OVMF for each instance.
 
-fn main() {}
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use banlieue_hypervisor::golden::{self, Golden};
+use clap::{Parser, Subcommand};
+
+/// Plays kubelet, virt-handler and virt-launcher for the nodes of a local cluster.
+#[derive(Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Boots an image once with a seed and waits for its power-off; the console says what it measured.
+    Golden {
+        /// Raw disk image.
+        #[arg(long)]
+        image: PathBuf,
+        /// Folder whose files go onto the seed volume; a seed that records measurements when absent.
+        #[arg(long)]
+        seed: Option<PathBuf>,
+        /// Memory in MiB.
+        #[arg(long, default_value_t = 512)]
+        memory: u64,
+        /// Virtual processors.
+        #[arg(long, default_value_t = 1)]
+        vcpus: u32,
+        /// File that receives the serial console.
+        #[arg(long)]
+        console: PathBuf,
+        /// Seconds after which the boot is given up.
+        #[arg(long, default_value_t = 300)]
+        timeout: u64,
+    },
+    /// Carries one connection of a guest to a host endpoint (started by QEMU).
+    #[command(hide = true)]
+    Connect {
+        /// The endpoint.
+        endpoint: SocketAddr,
+    },
+}
+
+fn main() -> std::process::ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("banlieue-hypervisor: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("BANLIEUE_LOG").unwrap_or_else(|_| "info".into()))
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+    let runtime = match &cli.command {
+        Some(Command::Connect { .. }) => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+        _ => tokio::runtime::Builder::new_multi_thread().enable_all().build(),
+    }
+    .context("cannot start the runtime")?;
+    let done = runtime.block_on(dispatch(cli));
+    // Standard input is read by a thread that nothing can interrupt; waiting for it would outlive the connection.
+    runtime.shutdown_background();
+    done
+}
+
+async fn dispatch(cli: Cli) -> anyhow::Result<()> {
+    match cli.command {
+        Some(Command::Connect { endpoint }) => banlieue_hypervisor::connect::carry(endpoint)
+            .await
+            .with_context(|| format!("cannot carry a guest's connection to {endpoint}")),
+        Some(Command::Golden { image, seed, memory, vcpus, console, timeout }) => {
+            let seed = match seed {
+                Some(folder) => read_seed(&folder)?,
+                None => golden::record_measurements(),
+            };
+            let boot = Golden { disk: image, seed, memory_mib: memory, vcpus, console, accelerator: None };
+            let console = golden::run_to_poweroff(&boot, Duration::from_secs(timeout)).await?;
+            println!("{}", console.display());
+            Ok(())
+        }
+        None => anyhow::bail!("nothing to do"),
+    }
+}
+
+fn read_seed(folder: &std::path::Path) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+    let mut files = BTreeMap::new();
+    for entry in
+        std::fs::read_dir(folder).with_context(|| format!("cannot read the seed folder {}", folder.display()))?
+    {
+        let path = entry?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        files.insert(name, std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);
+    }
+    Ok(files)
+}
