@@ -166,6 +166,14 @@ impl Client {
         self.done(Request::KeepLogs).await
     }
 
+    /// Cuts the lifeline without ending anything: from now on only [`Client::shutdown`] does.
+    ///
+    /// # Errors
+    /// When the supervisor is gone or cannot write in its directory.
+    pub async fn detach(&self) -> Result<(), Error> {
+        self.done(Request::Detach).await
+    }
+
     /// Ends everything, the supervisor last. Returns when it has begun; the control socket vanishes when it is over.
     ///
     /// # Errors
@@ -227,6 +235,7 @@ fn act(request: &Request) -> String {
         Request::Forget { name } => format!("forget {name}"),
         Request::List => "list its processes".to_owned(),
         Request::KeepLogs => "keep the logs".to_owned(),
+        Request::Detach => "outlive its starter".to_owned(),
         Request::Shutdown => "end".to_owned(),
     }
 }

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{PidfdFlags, Signal, getgid, getuid, kill_process, pidfd_open, setsid};
 use rustix::thread::UnshareFlags;
 
-use crate::{KEEP_LOGS, LOG, SOCKET, shim};
+use crate::{DETACHED, KEEP_LOGS, LOG, SOCKET, shim};
 
 /// How a supervisor is started.
 #[derive(Clone, Debug)]
@@ -101,9 +101,10 @@ fn watch(options: &Options) -> io::Result<i32> {
     let ended = pidfd_open(pid, PidfdFlags::empty())?;
     let lifeline = io::stdin();
     let mut scratch = [0_u8; 256];
+    let mut lives_with_starter = options.lifeline;
     loop {
         let mut watched = vec![PollFd::new(&ended, PollFlags::IN)];
-        if options.lifeline {
+        if lives_with_starter {
             watched.push(PollFd::from_borrowed_fd(lifeline.as_fd(), PollFlags::IN));
         }
         match poll(&mut watched, None) {
@@ -116,6 +117,10 @@ fn watch(options: &Options) -> io::Result<i32> {
         if watched.get(1).is_some_and(|it| !it.revents().is_empty())
             && !matches!(rustix::io::read(lifeline.as_fd(), &mut scratch), Ok(1..))
         {
+            if options.dir.join(DETACHED).exists() {
+                lives_with_starter = false;
+                continue;
+            }
             // The starter is gone or has let go. Killing the first process of the namespace kills all of them.
             kill_process(pid, Signal::KILL)?;
             break;

@@ -74,6 +74,16 @@ impl Supervisor {
         &self.client
     }
 
+    /// Lets everything outlive this process. Afterwards only [`Client::shutdown`] ends it.
+    ///
+    /// # Errors
+    /// When it could not be told; then it ends now.
+    pub async fn detach(mut self) -> Result<Client, Error> {
+        self.client.detach().await?;
+        self.owned = false;
+        Ok(self.client.clone())
+    }
+
     /// The keeper's process id, as seen from here.
     #[must_use]
     pub fn pid(&self) -> u32 {

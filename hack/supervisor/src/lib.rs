@@ -32,3 +32,5 @@ pub const SOCKET: &str = "supervisor.sock";
 pub const LOG: &str = "supervisor.log";
 /// While this file exists in the cluster's directory, log files survive the cluster's end.
 pub const KEEP_LOGS: &str = "keep-logs";
+/// While this file exists in the cluster's directory, the end of the lifeline means nothing.
+pub const DETACHED: &str = "detached";

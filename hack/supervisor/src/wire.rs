@@ -51,6 +51,8 @@ pub enum Request {
     },
     /// Keeps log files when the cluster ends. Answer: [`Response::Done`].
     KeepLogs,
+    /// Lets everything outlive the starter, until [`Request::Shutdown`]. Answer: [`Response::Done`].
+    Detach,
     /// Ends everything, the supervisor last. Answer: [`Response::Done`].
     Shutdown,
 }

@@ -147,6 +147,23 @@ async fn a_request_ends_one_without_a_lifeline() {
 }
 
 #[tokio::test]
+async fn a_detached_one_outlives_its_lifeline_until_it_is_told_to_end() {
+    let place = Place::new();
+    let supervisor = place.launch().await;
+    let pid = supervisor.pid();
+    supervisor.client().spawn(place.stubborn("a")).await.unwrap();
+    let client = supervisor.detach().await.unwrap();
+    // The keeper has seen the end of its lifeline when it waits for init alone.
+    until("the keeper to let go", || {
+        std::fs::read_to_string(format!("/proc/{pid}/syscall")).is_ok_and(|it| it.split(' ').nth(2) == Some("0x1"))
+    })
+    .await;
+    assert_eq!(client.status("a").await.unwrap().state, State::Running);
+    client.shutdown().await.unwrap();
+    place.expect_nothing().await;
+}
+
+#[tokio::test]
 async fn a_stopped_process_takes_its_detached_children_along_and_no_others() {
     let place = Place::new();
     let supervisor = place.launch().await;

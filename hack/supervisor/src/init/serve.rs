@@ -6,8 +6,8 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use super::table::{Refused, Table};
-use crate::Signal;
 use crate::wire::{MAX_LINE, Refusal, Request, Response};
+use crate::{DETACHED, KEEP_LOGS, Signal};
 
 /// Answers requests until the client hangs up.
 pub(super) async fn connection(stream: UnixStream, table: &Table) {
@@ -68,7 +68,11 @@ async fn answer(request: Request, table: &Table) -> Result<Response, Refused> {
             Response::Done
         }
         Request::KeepLogs => {
-            table.keep_logs()?;
+            table.tell_keeper(KEEP_LOGS)?;
+            Response::Done
+        }
+        Request::Detach => {
+            table.tell_keeper(DETACHED)?;
             Response::Done
         }
         Request::Shutdown => Response::Done,

@@ -16,7 +16,7 @@ use rustix::process::{Pid, WaitOptions, WaitStatus, kill_process, kill_process_g
 use tokio::sync::watch;
 
 use crate::wire::Refusal;
-use crate::{KEEP_LOGS, Signal, Spec, State, Status};
+use crate::{Signal, Spec, State, Status};
 
 /// Set in the environment of each process and so of all it forks, whatever session or parent they choose.
 const MARK: &str = "BANLIEUE_COMPONENT";
@@ -135,8 +135,9 @@ impl Table {
         Ok(())
     }
 
-    pub fn keep_logs(&self) -> Result<(), Refused> {
-        let path = self.dir.join(KEEP_LOGS);
+    /// Leaves a word for the keeper, which looks when init or the lifeline has ended.
+    pub fn tell_keeper(&self, word: &str) -> Result<(), Refused> {
+        let path = self.dir.join(word);
         fs::write(&path, "")
             .or_else(|error| refused(Refusal::Failed, format!("cannot write {}: {error}", path.display())))
     }
