@@ -452,9 +452,11 @@ pub const RULES: &[Rule] = &[
         message: "template needs exactly one runtime: set either kubeVirt or kata, not both and not none",
     },
     Rule {
-        at: "spec.attestation",
-        field: ".measurements",
-        rule: "self.mode != 'VTPM' || has(self.measurements)",
+        // On the spec, not on attestation: the API server checks defaults against the rules below them, and the default
+        // is mode VTPM without measurements, so that leaving both out asks for measurements.
+        at: "spec",
+        field: ".attestation.measurements",
+        rule: "self.attestation.mode != 'VTPM' || has(self.attestation.measurements)",
         message: "attestation.mode VTPM needs measurements: name the ConfigMap and its sha256 in attestation.measurements",
     },
     Rule {

@@ -62,7 +62,11 @@ fn kind(out: &mut String, crd: &CustomResourceDefinition) {
     let _ = writeln!(out, "\n### {} rules\n\nWhat the API server refuses, and what it says then:\n", names.kind);
     for rule in rules(&names.kind) {
         let at = format!("{}{}", rule.at, rule.field);
-        let _ = writeln!(out, "- `{}`: {}", at.trim_start_matches('.'), rule.message);
+        let at = match at.trim_start_matches('.') {
+            "" => "the whole object",
+            at => at,
+        };
+        let _ = writeln!(out, "- `{at}`: {}", rule.message);
     }
 }
 

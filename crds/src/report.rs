@@ -83,7 +83,7 @@ pub struct EndorsementReportStatus {
 pub const RULES: &[Rule] = &[
     Rule {
         at: "",
-        field: ".metadata.name",
+        field: "",
         rule: "self.metadata.name == self.spec.instanceUid + '.' + self.spec.nodeName",
         message: "a report must be named <spec.instanceUid>.<spec.nodeName>: change metadata.name",
     },
