@@ -1,0 +1,92 @@
+//! What may be removed from SPIRE because nothing stands for it any more. Pure.
+//!
+//! A sweep acts on absence: an object that is not seen is taken for gone. A list that was cut short, a watch that
+//! has not filled yet or a wrong cluster name would make everything look gone. So a sweep never starts from an
+//! incomplete list, touches only its own cluster's records, and stops when it would remove more than a tenth.
+
+use std::collections::BTreeSet;
+
+/// One record that could be swept, with the key of what it stands for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Record {
+    /// Id of the record in SPIRE.
+    pub id: String,
+    /// Uid of the object it stands for.
+    pub stands_for: String,
+    /// Its object is known to have ended and to be gone in the usual way: removing it is no surprise and does not
+    /// count towards the limit.
+    pub expected: bool,
+}
+
+/// What a sweep may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Plan {
+    /// Remove these; often none.
+    Remove(Vec<String>),
+    /// Too much would go: remove nothing and tell somebody.
+    Stop {
+        /// How many surprises there are.
+        surprising: usize,
+        /// Of how many records.
+        of: usize,
+    },
+}
+
+/// One removal is always allowed: a tenth of few records is none.
+const ALWAYS_ALLOWED: usize = 1;
+
+/// Plans a sweep of `records`, which must be the complete list of this cluster's records, against the uids of all
+/// living objects.
+#[must_use]
+pub fn plan(records: &[Record], living: &BTreeSet<String>) -> Plan {
+    let (mut remove, mut surprising) = (Vec::new(), 0);
+    for record in records.iter().filter(|record| !living.contains(&record.stands_for)) {
+        surprising += usize::from(!record.expected);
+        remove.push(record.id.clone());
+    }
+    if surprising > ALWAYS_ALLOWED.max(records.len() / 10) {
+        return Plan::Stop { surprising, of: records.len() };
+    }
+    Plan::Remove(remove)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(count: usize) -> Vec<Record> {
+        (0..count).map(|at| Record { id: format!("r{at}"), stands_for: format!("u{at}"), expected: false }).collect()
+    }
+
+    fn living(range: std::ops::Range<usize>) -> BTreeSet<String> {
+        range.map(|at| format!("u{at}")).collect()
+    }
+
+    #[test]
+    fn removes_what_nothing_stands_for() {
+        assert_eq!(plan(&records(20), &living(0..20)), Plan::Remove(vec![]));
+        assert_eq!(plan(&records(20), &living(1..20)), Plan::Remove(vec!["r0".to_owned()]));
+        assert_eq!(plan(&records(20), &living(2..30)), Plan::Remove(vec!["r0".to_owned(), "r1".to_owned()]));
+        assert_eq!(plan(&[], &living(0..3)), Plan::Remove(vec![]));
+    }
+
+    #[test]
+    fn stops_above_a_tenth() {
+        assert_eq!(plan(&records(20), &living(3..20)), Plan::Stop { surprising: 3, of: 20 });
+        assert_eq!(plan(&records(3), &living(0..0)), Plan::Stop { surprising: 3, of: 3 });
+        assert_eq!(plan(&records(3), &living(1..3)), Plan::Remove(vec!["r0".to_owned()]));
+    }
+
+    #[test]
+    fn expected_ends_do_not_count() {
+        let mut all = records(20);
+        for record in all.iter_mut().take(12) {
+            record.expected = true;
+        }
+        let Plan::Remove(ids) = plan(&all, &living(12..20)) else { panic!("stopped") };
+        assert_eq!(ids.len(), 12);
+        // What is expected gone but still lives stays.
+        let Plan::Remove(ids) = plan(&all, &living(0..20)) else { panic!("stopped") };
+        assert_eq!(ids, Vec::<String>::new());
+    }
+}
