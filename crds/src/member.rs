@@ -173,6 +173,24 @@ pub struct Evidence {
     /// Whether PCR 15 says that the member was used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latched: Option<bool>,
+    /// The newest refusal of evidence that was surely the member's own. Gone once evidence is accepted again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<EvidenceRefusal>,
+}
+
+/// Why a member's own evidence was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EvidenceRefusal {
+    /// When it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
+    /// One stable word for the check that refused.
+    #[schemars(length(min = 1, max = 64), regex(pattern = "^[A-Za-z0-9]+$"))]
+    pub reason: String,
+    /// What differs, for a person: PCR and event, expected and found.
+    #[schemars(length(max = 4096))]
+    pub message: String,
 }
 
 /// When a member reached each stage.
