@@ -79,8 +79,8 @@ pub fn build(recipe: &Recipe) -> Result<Built, Error> {
     let unified = unify(&read(&recipe.stub)?, &read(&recipe.kernel.image)?, &initrd, &os_release)?;
     let disk = disk::write(&[(disk::BOOT_FILE, &unified)])?;
 
-    let Prediction { boot, initrd, sections } = predict::predict(&unified)?;
-    let pcrs = [(4, boot), (9, initrd), (11, sections)];
+    let Prediction { boot, handed, sections } = predict::predict(&unified)?;
+    let pcrs = [(4, boot), (9, handed), (11, sections)];
     let predictions = Predictions {
         api_version: API_VERSION.to_owned(),
         image: Image {

@@ -159,7 +159,8 @@ mod tests {
         assert!(said.contains("No problems found"), "{said}");
         let esp = dir.path().join("esp.img");
         std::fs::write(&esp, &disk[MIB as usize..disk.len() - MIB as usize]).unwrap();
-        let fsck = std::process::Command::new("fsck.vfat").arg("-n").arg(&esp).output().expect("apt-get install dosfstools");
+        let fsck =
+            std::process::Command::new("fsck.vfat").arg("-n").arg(&esp).output().expect("apt-get install dosfstools");
         assert!(fsck.status.success(), "{}", String::from_utf8_lossy(&fsck.stdout));
     }
 }

@@ -80,8 +80,7 @@ pub fn closure(programs: &[&Path], opened: &[&str]) -> Result<BTreeMap<String, P
     let mut queue: Vec<PathBuf> = programs.iter().map(|p| p.to_path_buf()).collect();
     let image = Path::new("the image");
     let add = |name: &str, by: &Path, found: &mut BTreeMap<String, PathBuf>| {
-        let path =
-            locate(name).ok_or_else(|| Error::Missing { name: name.to_owned(), needed_by: by.to_owned() })?;
+        let path = locate(name).ok_or_else(|| Error::Missing { name: name.to_owned(), needed_by: by.to_owned() })?;
         found.insert(format!("usr/lib/x86_64-linux-gnu/{name}"), path.clone());
         Ok::<_, Error>(path)
     };

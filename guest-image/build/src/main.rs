@@ -67,8 +67,7 @@ fn make(args: Build) -> Result<()> {
     };
     let kernel = kernel::unpack(&package, &args.cache)?;
     println!("kernel {}", kernel.release);
-    let programs =
-        Programs { spire_agent: args.spire_agent, guest: args.guest, attestor_guest: args.attestor_guest };
+    let programs = Programs { spire_agent: args.spire_agent, guest: args.guest, attestor_guest: args.attestor_guest };
     let recipe = Recipe { name: args.name, version: args.image_version, stub: args.stub, programs, kernel };
     let built = build::build(&recipe)?;
     write(&args.out, "disk.raw", &built.disk)?;

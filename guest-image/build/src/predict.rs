@@ -2,7 +2,8 @@
 //!
 //! - PCR 4: firmware, each executable it loads: the image, then the kernel inside it, which the stub has it load.
 //!   TCG PC Client Platform Firmware Profile 1.05, 3.3.4.5.
-//! - PCR 9: the kernel's EFI stub, the initrd it is handed (`drivers/firmware/efi/libstub/efi-stub-helper.c`).
+//! - PCR 9: the kernel's EFI stub, the command line and the initrd it is handed
+//!   (`drivers/firmware/efi/libstub/efi-stub-helper.c`).
 //! - PCR 11: systemd-stub 252, each section's name and content, in the stub's own order (`src/boot/efi/stub.c`).
 
 use aws_lc_rs::digest::{Context, SHA256};
@@ -15,7 +16,7 @@ pub struct Prediction {
     /// PCR 4.
     pub boot: [u8; 32],
     /// PCR 9.
-    pub initrd: [u8; 32],
+    pub handed: [u8; 32],
     /// PCR 11.
     pub sections: [u8; 32],
 }
@@ -37,6 +38,11 @@ impl Register {
     }
 }
 
+/// The command line as the stub hands it on: UTF-16 with a terminating zero.
+fn load_options(command_line: &[u8]) -> Vec<u8> {
+    String::from_utf8_lossy(command_line).encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect()
+}
+
 /// The stub measures sections in this order, whatever their order in the file.
 const MEASURED: &[&str] = &[".linux", ".osrel", ".cmdline", ".initrd"];
 
@@ -49,8 +55,9 @@ pub fn predict(image: &[u8]) -> Result<Prediction, pe::Error> {
     boot.extend(&pe::authenticode(image)?);
     boot.extend(&pe::authenticode(pe::section(image, ".linux")?)?);
 
-    let mut initrd = Register::default();
-    initrd.extend_data(pe::section(image, ".initrd")?);
+    let mut handed = Register::default();
+    handed.extend_data(&load_options(pe::section(image, ".cmdline")?));
+    handed.extend_data(pe::section(image, ".initrd")?);
 
     let mut sections = Register::default();
     for name in MEASURED {
@@ -59,5 +66,5 @@ pub fn predict(image: &[u8]) -> Result<Prediction, pe::Error> {
         sections.extend_data(&terminated);
         sections.extend_data(pe::section(image, name)?);
     }
-    Ok(Prediction { boot: boot.0, initrd: initrd.0, sections: sections.0 })
+    Ok(Prediction { boot: boot.0, handed: handed.0, sections: sections.0 })
 }

@@ -84,7 +84,9 @@ const TEXTS: &[(&str, &str)] = &[
 
 /// The text of `/etc/os-release` (os-release(5)).
 pub fn os_release(name: &str, version: &str) -> String {
-    format!("ID=banlieue\nNAME=banlieue\nVARIANT_ID={name}\nVERSION_ID={version}\nPRETTY_NAME=\"banlieue {name} {version}\"\n")
+    format!(
+        "ID=banlieue\nNAME=banlieue\nVARIANT_ID={name}\nVERSION_ID={version}\nPRETTY_NAME=\"banlieue {name} {version}\"\n"
+    )
 }
 
 /// The initrd's entries, sorted by path so that folders come before what is in them.
