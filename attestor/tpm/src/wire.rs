@@ -89,6 +89,10 @@ impl<'a> Reader<'a> {
         self.array(what).map(u32::from_le_bytes)
     }
 
+    pub(crate) fn u64_le(&mut self, what: &'static str) -> Result<u64, WireError> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
     /// A TPM2B: u16 size and that many bytes, at most `max`.
     pub(crate) fn sized(&mut self, what: &'static str, max: usize) -> Result<&'a [u8], WireError> {
         let size = usize::from(self.u16(what)?);

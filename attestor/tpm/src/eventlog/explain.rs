@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Event, EventKind, EventLog};
+use super::{Event, EventKind, EventLog, Variable};
 use crate::wire::{Hex, Reader};
 
 /// Longest description of one event, in characters.
@@ -36,7 +36,10 @@ pub(super) fn describe(event: &Event) -> String {
         EventKind::EFI_VARIABLE_DRIVER_CONFIG
         | EventKind::EFI_VARIABLE_BOOT
         | EventKind::EFI_VARIABLE_BOOT2
-        | EventKind::EFI_VARIABLE_AUTHORITY => variable(data).unwrap_or_else(|| hex(data)),
+        | EventKind::EFI_VARIABLE_AUTHORITY => match Variable::parse(data) {
+            Some(variable) => format!("variable {}, {} bytes", variable.name, variable.value.len()),
+            None => hex(data),
+        },
         EventKind::EVENT_TAG => tag(data).unwrap_or_else(|| hex(data)),
         EventKind::EFI_BOOT_SERVICES_APPLICATION
         | EventKind::EFI_BOOT_SERVICES_DRIVER
@@ -69,24 +72,11 @@ fn text(data: &[u8]) -> Option<String> {
     utf16(data).filter(|wide| !wide.is_empty() && wide.chars().all(printable))
 }
 
-fn utf16(data: &[u8]) -> Option<String> {
+pub(super) fn utf16(data: &[u8]) -> Option<String> {
     let (pairs, []) = data.as_chunks::<2>() else { return None };
     let units: Vec<u16> = pairs.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
     let units = units.strip_suffix(&[0]).unwrap_or(&units);
     String::from_utf16(units).ok()
-}
-
-/// UEFI_VARIABLE_DATA (PFP, 10.2.6).
-fn variable(data: &[u8]) -> Option<String> {
-    let mut r = Reader::new(data);
-    r.take("vendor GUID", 16).ok()?;
-    let (low, high) = (r.u32_le("name length").ok()?, r.u32_le("name length").ok()?);
-    let (size, size_high) = (r.u32_le("data length").ok()?, r.u32_le("data length").ok()?);
-    if high != 0 || size_high != 0 || low > 256 {
-        return None;
-    }
-    let name = utf16(r.take("name", (low as usize).checked_mul(2)?).ok()?)?;
-    Some(format!("variable {name}, {size} bytes"))
 }
 
 /// TCG_PCClientTaggedEvent (PFP, 10.4.2.1); Linux's EFI stub writes them.

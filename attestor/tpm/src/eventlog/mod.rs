@@ -8,11 +8,13 @@ mod explain;
 mod kind;
 mod parse;
 mod replay;
+mod variable;
 
 pub use explain::explain;
 pub use kind::EventKind;
 pub use parse::{LogError, MAX_ALGORITHMS, MAX_EVENT_DATA, MAX_EVENTS, MAX_LOG};
 pub use replay::ReplayError;
+pub use variable::Variable;
 
 use crate::hash::sha256;
 use crate::pcr::{COUNT, PcrValue};
@@ -34,6 +36,11 @@ impl Event {
     /// The data, if it is authenticated: the type's digest is defined as the hash of the data, and it is that hash.
     pub fn data_if_measured(&self) -> Option<&[u8]> {
         (self.kind.digest_is_hash_of_data() && sha256(&[&self.data]) == self.digest).then_some(self.data.as_slice())
+    }
+
+    /// The UEFI variable in the data, if it is authenticated as [`Event::data_if_measured`] says.
+    pub fn variable_if_measured(&self) -> Option<Variable<'_>> {
+        Variable::parse(self.data_if_measured()?)
     }
 
     /// The data in one line for people: printable, bounded, unauthenticated.
