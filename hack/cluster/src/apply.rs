@@ -1,0 +1,140 @@
+//! Manifests into the API server: server-side apply of whatever kind, in an order that works.
+
+use std::path::{Path, PathBuf};
+
+use http::Request;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use kube::discovery::{self, Scope};
+use kube::{Api, Client};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::process::until;
+
+/// Field manager of everything that the harness applies.
+const MANAGER: &str = "banlieue-cluster";
+
+/// Objects and where they came from.
+pub(crate) struct Manifests {
+    source: String,
+    objects: Vec<DynamicObject>,
+}
+
+impl Manifests {
+    /// Parses YAML documents; `source` names them in errors.
+    pub fn parse(source: &str, text: &str) -> Result<Self> {
+        let wrong = |what: String| Error::Manifest { path: source.to_owned(), what };
+        let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| wrong(error.to_string()))?;
+        let mut objects = Vec::new();
+        for document in documents.into_iter().filter(|it| !it.is_null()) {
+            let object: DynamicObject = serde_json::from_value(document).map_err(|error| wrong(error.to_string()))?;
+            if object.types.is_none() || object.metadata.name.is_none() {
+                return Err(wrong("a document lacks apiVersion, kind or metadata.name".into()));
+            }
+            objects.push(object);
+        }
+        Ok(Self { source: source.to_owned(), objects })
+    }
+
+    /// Applies all of them, what others need first.
+    pub async fn apply(mut self, client: &Client) -> Result<()> {
+        self.objects.sort_by_key(rank);
+        for object in &self.objects {
+            self.apply_one(client, object).await?;
+        }
+        Ok(())
+    }
+
+    async fn apply_one(&self, client: &Client, object: &DynamicObject) -> Result<()> {
+        let types = object.types.clone().unwrap_or_default();
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let act = format!("apply {} {name} of {}", types.kind, self.source);
+        let wrong =
+            || Error::Manifest { path: self.source.clone(), what: format!("{} is no apiVersion", types.api_version) };
+        let kind = GroupVersionKind::try_from(&types).map_err(|_| wrong())?;
+        // A kind that was defined a moment ago may not be discoverable yet.
+        let mut found = None;
+        let mut last = None;
+        for _ in 0..200 {
+            match discovery::pinned_kind(client, &kind).await {
+                Ok(it) => {
+                    found = Some(it);
+                    break;
+                }
+                Err(error) => last = Some(error),
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        let Some((resource, capabilities)) = found else {
+            return Err(match last {
+                Some(error) => Error::api(act)(error),
+                None => Error::Waited(act),
+            });
+        };
+        let api: Api<DynamicObject> = match (capabilities.scope, &object.metadata.namespace) {
+            (Scope::Cluster, _) => Api::all_with(client.clone(), &resource),
+            (Scope::Namespaced, Some(namespace)) => Api::namespaced_with(client.clone(), namespace, &resource),
+            (Scope::Namespaced, None) => {
+                return Err(Error::Manifest {
+                    path: self.source.clone(),
+                    what: format!("{} {name} has no namespace", types.kind),
+                });
+            }
+        };
+        let params = PatchParams::apply(MANAGER).force();
+        let applied = api.patch(&name, &params, &Patch::Apply(object)).await.map_err(Error::api(act))?;
+        if types.kind == "CustomResourceDefinition" {
+            established(client, &applied.metadata.name.unwrap_or(name)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Namespaces, definitions, accounts and roles before what refers to them.
+fn rank(object: &DynamicObject) -> usize {
+    const ORDER: [&str; 5] = ["Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role"];
+    let kind = object.types.as_ref().map_or("", |it| it.kind.as_str());
+    ORDER.iter().position(|it| *it == kind).unwrap_or(ORDER.len())
+}
+
+/// Reads every `*.yaml` of a folder, in the order of their names. Nothing when there is no such folder.
+pub(crate) fn folder(path: &Path) -> Result<Vec<Manifests>> {
+    let Ok(entries) = std::fs::read_dir(path) else { return Ok(Vec::new()) };
+    let mut files: Vec<PathBuf> = entries.filter_map(|it| Some(it.ok()?.path())).collect();
+    files.retain(|it| it.extension().is_some_and(|it| it == "yaml"));
+    files.sort();
+    let mut all = Vec::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path).map_err(|source| Error::File { path: path.clone(), source })?;
+        all.push(Manifests::parse(&path.display().to_string(), &text)?);
+    }
+    Ok(all)
+}
+
+/// Creates definitions from the text of a generator, unparsed: KubeVirt's are 4 MB, and the API server reads YAML.
+pub(crate) async fn create_definitions(client: &Client, text: &str) -> Result<()> {
+    let documents: Vec<&str> = text.split("---\n").filter(|it| !it.trim().is_empty()).collect();
+    futures::future::try_join_all(documents.into_iter().map(async |document| {
+        let request = Request::post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
+            .header("content-type", "application/yaml")
+            .body(document.as_bytes().to_vec())
+            .map_err(|error| Error::Manifest { path: "definition".into(), what: error.to_string() })?;
+        let created = client.request::<CustomResourceDefinition>(request).await;
+        let created = created.map_err(Error::api("create a definition of KubeVirt"))?;
+        established(client, &created.metadata.name.unwrap_or_default()).await
+    }))
+    .await?;
+    Ok(())
+}
+
+async fn established(client: &Client, name: &str) -> Result<()> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    until(&format!("{name} is established"), async || {
+        let Ok(definition) = definitions.get(name).await else { return false };
+        let conditions = definition.status.and_then(|it| it.conditions).unwrap_or_default();
+        conditions.iter().any(|it| it.type_ == "Established" && it.status == "True")
+    })
+    .await
+}
