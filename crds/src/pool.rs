@@ -1,7 +1,7 @@
 //! `VirtualMachinePool`: what a pool's members look like, how many are kept warm, and who may claim them.
 
 use crate::schema::Rule;
-use crate::shared::{NameRef, annotation_map, condition_list, label_map, preserved_object};
+use crate::shared::{NameRef, Timestamp, annotation_map, condition_list, label_map, preserved_object};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -327,10 +327,34 @@ pub struct VirtualMachinePoolStatus {
     /// Warm members that recent demand asks for, whether or not the autoscaler may act on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recommended_warm: Option<u32>,
+    /// Failures since a member last became Ready: what the failure budget is counted by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failures: Option<FailureRecord>,
     /// Ready, Progressing, TemplateValid, Capacity, AttestorReachable, ProvisioningHalted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition_list")]
     pub conditions: Vec<Condition>,
+}
+
+/// Failures in a row. Failed members are deleted, so what was counted is kept here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FailureRecord {
+    /// Failures since a member last became Ready.
+    pub consecutive: u32,
+    /// The revision that failed. Another revision starts anew.
+    #[schemars(length(max = 64))]
+    pub revision: String,
+    /// When the last failure was counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failed_at: Option<Timestamp>,
+    /// What the last failure was, in the failed member's own words.
+    #[schemars(length(max = 4096))]
+    pub last_message: String,
+    /// uids of failed members that are counted and still there, so that none is counted twice.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000), inner(length(max = 64)), extend("x-kubernetes-list-type" = "set"))]
+    pub counted: Vec<String>,
 }
 
 /// What members run on.
