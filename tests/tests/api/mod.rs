@@ -1,0 +1,109 @@
+//! What the tests of rules and policies share: one cluster for the test binary, namespaces of their own, objects to
+//! start from, and the two ways an attempt may end.
+#![allow(dead_code)] // each test binary uses its part
+
+pub mod objects;
+
+use banlieue_cluster::{Cluster, Identity};
+use kube::api::PostParams;
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::sync::OnceCell;
+
+/// One runtime for all tests of the binary: the cluster's own client lives on it.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+/// Never dropped: it ends with the test process, whose end closes the lifeline.
+static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Runs one test in a namespace of its own.
+pub fn test<F: Future<Output = ()>>(body: impl FnOnce(Fixture) -> F) {
+    RUNTIME.block_on(async { body(Fixture::new().await).await });
+}
+
+/// A pool namespace of the shared cluster.
+pub struct Fixture {
+    pub cluster: &'static Cluster,
+    pub namespace: String,
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        let cluster = CLUSTER.get_or_init(start).await;
+        let namespace = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        cluster.pool_namespace(&namespace).await.unwrap();
+        Self { cluster, namespace }
+    }
+
+    /// A client that acts as `who`.
+    pub async fn client(&self, who: Identity) -> Client {
+        self.cluster.kube(&who).await.unwrap()
+    }
+
+    /// Objects of this namespace, seen and written as `who`.
+    pub async fn api<K>(&self, who: Identity) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client(who).await, &self.namespace)
+    }
+}
+
+/// A control plane with our definitions, roles and policies, the latter in force.
+async fn start() -> Cluster {
+    let cluster = Cluster::builder().start().await.unwrap_or_else(|error| panic!("{error}"));
+    // The API server takes policies up about a second after they were made. All of them at once: one probe is enough.
+    let admin = cluster.admin();
+    let members: Api<banlieue_crds::PoolMember> = Api::namespaced(admin, "sandboxes");
+    let attempt = PostParams { dry_run: true, ..PostParams::default() };
+    eventually("the admission policies are in force", async || {
+        members.create(&attempt, &objects::member("probe")).await.is_err()
+    })
+    .await;
+    cluster
+}
+
+/// Waits for a state; two minutes mean that it never comes.
+pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    for _ in 0..1200 {
+        if holds().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{what}: not within two minutes");
+}
+
+/// The attempt was refused as invalid or forbidden by a rule or policy, in these words.
+#[track_caller]
+pub fn refused<T: Debug>(result: kube::Result<T>, says: &str) {
+    match result {
+        Err(kube::Error::Api(status)) if [403, 422].contains(&status.code) => {
+            assert!(
+                status.message.contains(says),
+                "refused in other words.\nwanted: {says}\nfound:  {}",
+                status.message
+            );
+        }
+        other => panic!("not refused ({says}): {other:?}"),
+    }
+}
+
+/// The attempt was refused by RBAC.
+#[track_caller]
+pub fn no_right<T: Debug>(result: kube::Result<T>) {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            assert!(!status.message.contains("ValidatingAdmissionPolicy"), "{}", status.message);
+            assert!(status.message.contains("cannot"), "{}", status.message);
+        }
+        other => panic!("RBAC let it pass: {other:?}"),
+    }
+}
