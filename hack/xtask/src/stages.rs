@@ -14,7 +14,22 @@ impl Stages {
         println!("== {name}");
         let started = Instant::now();
         let outcome = act();
-        let took = started.elapsed();
+        self.ended(name, started.elapsed(), outcome)
+    }
+
+    /// The same for a stage that waits.
+    pub async fn run_async<T>(
+        &mut self,
+        name: &str,
+        act: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        println!("== {name}");
+        let started = Instant::now();
+        let outcome = act.await;
+        self.ended(name, started.elapsed(), outcome)
+    }
+
+    fn ended<T>(&mut self, name: &str, took: Duration, outcome: anyhow::Result<T>) -> anyhow::Result<T> {
         self.done.push((name.to_owned(), took));
         match outcome {
             Ok(value) => {
