@@ -1,0 +1,40 @@
+//! A "no", with what the guest hears, what the log says, and whether the member may be touched by it.
+
+use std::fmt;
+
+use banlieue_protocol::reason::Reason;
+
+/// Why an attestation goes no further.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The check.
+    pub reason: Reason,
+    /// What exactly differs. For log and event; never for the guest.
+    pub detail: String,
+    /// Whether it is certain that the member itself sent this: only then may it count against it.
+    pub authenticated: bool,
+}
+
+impl Refusal {
+    /// A refusal of somebody unknown.
+    pub fn stranger(reason: Reason, detail: impl fmt::Display) -> Self {
+        Self { reason, detail: detail.to_string(), authenticated: false }
+    }
+
+    /// A refusal, of the member itself when `authenticated`.
+    pub fn new(authenticated: bool, reason: Reason, detail: impl fmt::Display) -> Self {
+        Self { reason, detail: detail.to_string(), authenticated }
+    }
+
+    /// Whether it stands on the member and in its budget: surely its own, and not a mere "not yet".
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        self.authenticated && !self.reason.is_transient()
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.reason, self.detail)
+    }
+}

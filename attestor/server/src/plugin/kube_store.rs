@@ -1,0 +1,459 @@
+//! [`Store`] over the API server: watches for the first look and for who else has a key, live reads for the decision.
+
+use std::{
+    collections::HashMap,
+    fmt::Debug,
+    hash::Hash,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use banlieue_crds::{
+    EndorsementReport, PoolMember, VirtualMachineClaim, VirtualMachinePool,
+    kubevirt::VirtualMachineInstance,
+    names::{MEASUREMENTS_KEY, enrolment_secret, managers, policy_config_map},
+    pool::Endorsement,
+};
+use banlieue_policy::{Digest, Measurements, document::MAX_DOCUMENT};
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::core::v1::{ConfigMap, Secret},
+};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+    runtime::{
+        WatchStreamExt,
+        events::{Event, EventType, Recorder, Reporter},
+        reflector::{self, ObjectRef},
+        watcher::{Config as WatchConfig, DefaultBackoff, watcher},
+    },
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::task::AbortHandle;
+
+use super::{
+    read,
+    store::{Glance, Store, StoreError},
+};
+use crate::{
+    checks::{Refusal, admit::Mode, hello::Hello, verify::Verified},
+    facts::{Facts, KeyElsewhere, Member, Policy},
+};
+
+/// Every call has a deadline well below the stream's.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// Documents kept parsed; a cluster has a handful.
+const MOST_POLICIES: usize = 64;
+/// How long an answer to "ready?" is good.
+const READY_FOR: Duration = Duration::from_secs(2);
+/// Events carry at most a kibibyte.
+const MOST_NOTE: usize = 1000;
+/// Messages on members.
+const MOST_MESSAGE: usize = 2000;
+
+/// The cluster.
+pub struct KubeStore {
+    client: Client,
+    members: Watched<PoolMember>,
+    reports: Watched<EndorsementReport>,
+    policies: Mutex<HashMap<Digest, Arc<Policy>>>,
+    ready: Mutex<Option<(Instant, Result<(), StoreError>)>>,
+    recorder: Recorder,
+}
+
+/// A watch into memory; ends when dropped.
+struct Watched<K>
+where
+    K: Resource + 'static,
+    K::DynamicType: Hash + Eq,
+{
+    store: reflector::Store<K>,
+    filled: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+impl<K> Drop for Watched<K>
+where
+    K: Resource + 'static,
+    K::DynamicType: Hash + Eq,
+{
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl<K> Watched<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    fn start(api: Api<K>) -> Self {
+        let (store, writer) = reflector::store();
+        let filled = Arc::new(AtomicBool::new(false));
+        let (reader, flag) = (store.clone(), filled.clone());
+        let task = tokio::spawn(async move {
+            let stream = watcher(api, WatchConfig::default())
+                .modify(|object| object.meta_mut().managed_fields = None)
+                .backoff(DefaultBackoff::default());
+            let stream = reflector::reflector(writer, stream).for_each(|event| async move {
+                if let Err(error) = event {
+                    tracing::warn!(%error, kind = %K::kind(&()), "a watch failed, it is tried again");
+                }
+            });
+            let note = async {
+                if reader.wait_until_ready().await.is_ok() {
+                    flag.store(true, Ordering::Release);
+                }
+                std::future::pending::<()>().await;
+            };
+            tokio::join!(stream, note);
+        });
+        Self { store, filled, task: task.abort_handle() }
+    }
+
+    fn filled(&self) -> Result<&reflector::Store<K>, StoreError> {
+        if self.filled.load(Ordering::Acquire) {
+            return Ok(&self.store);
+        }
+        Err(unavailable(&format!("list {}", K::plural(&())), "the first list is not complete"))
+    }
+}
+
+fn unavailable(what: &str, why: impl std::fmt::Display) -> StoreError {
+    StoreError::Unavailable { what: what.to_owned(), why: why.to_string() }
+}
+
+/// A client from a kubeconfig's path, or from the pod's service account.
+///
+/// # Errors
+/// One sentence on what is wrong with it. An API server that is down is no error here.
+pub async fn client(kubeconfig: Option<&str>) -> Result<Client, String> {
+    let mut config = match kubeconfig {
+        Some(path) => {
+            let read =
+                kube::config::Kubeconfig::read_from(path).map_err(|error| format!("kubeconfig {path}: {error}"))?;
+            kube::Config::from_custom_kubeconfig(read, &kube::config::KubeConfigOptions::default())
+                .await
+                .map_err(|error| format!("kubeconfig {path}: {error}"))?
+        }
+        None => {
+            kube::Config::infer().await.map_err(|error| format!("no kubeconfig and no service account: {error}"))?
+        }
+    };
+    // kube repeats a failed call for longer than a stream lives.
+    config.default_retry = false;
+    config.connect_timeout = Some(CALL_LIMIT);
+    Client::try_from(config).map_err(|error| format!("cannot set up the connection to the API server: {error}"))
+}
+
+impl KubeStore {
+    /// Starts the watches; does not wait for them, for SPIRE ends when its plugin cannot be configured.
+    ///
+    /// # Errors
+    /// When the configuration is wrong.
+    pub async fn connect(kubeconfig: Option<&str>) -> Result<Self, String> {
+        Ok(Self::new(client(kubeconfig).await?))
+    }
+
+    /// With a client.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self {
+            members: Watched::start(Api::all(client.clone())),
+            reports: Watched::start(Api::all(client.clone())),
+            policies: Mutex::default(),
+            ready: Mutex::default(),
+            recorder: Recorder::new(
+                client.clone(),
+                Reporter { controller: managers::ATTESTOR.to_owned(), instance: None },
+            ),
+            client,
+        }
+    }
+
+    fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, StoreError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let what = format!("read {} {namespace}/{name}", K::plural(&()));
+        bounded(&what, self.api::<K>(namespace).get_opt(name)).await
+    }
+
+    async fn policy(&self, namespace: &str, pool: &str, digest: Digest) -> Result<Option<Arc<Policy>>, StoreError> {
+        let policies = || self.policies.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(policy) = policies().get(&digest) {
+            return Ok(Some(policy.clone()));
+        }
+        let name = policy_config_map(pool, &digest.to_string());
+        let Some(found) = self.get::<ConfigMap>(namespace, &name).await? else { return Ok(None) };
+        let text = found.data.unwrap_or_default().remove(MEASUREMENTS_KEY).unwrap_or_default();
+        let policy = match parse_policy(&text, digest) {
+            Ok(policy) => Arc::new(policy),
+            Err(why) => {
+                tracing::warn!(config_map = %format!("{namespace}/{name}"), %why, "a policy copy is not usable");
+                return Ok(None);
+            }
+        };
+        let mut policies = policies();
+        if policies.len() >= MOST_POLICIES {
+            policies.clear();
+        }
+        policies.insert(digest, policy.clone());
+        Ok(Some(policy))
+    }
+
+    fn key_elsewhere(&self, hello: &Hello, instance: Option<&str>) -> Result<KeyElsewhere, StoreError> {
+        let key = hello.ek.to_string();
+        let own = hello.m1.uid.as_str();
+        let pinned_to = self
+            .members
+            .filled()?
+            .find(|member| {
+                member.uid().as_deref() != Some(own)
+                    && member
+                        .status
+                        .as_ref()
+                        .and_then(|status| status.endorsement.as_ref())
+                        .is_some_and(|pinned| pinned.ek_digest == key)
+            })
+            .map(|member| format!("{}/{}", member.namespace().unwrap_or_default(), member.name_any()));
+        let tombstone = self
+            .reports
+            .filled()?
+            .find(|report| {
+                report.status.as_ref().is_some_and(|status| status.ended_at.is_some())
+                    && Some(report.spec.instance_uid.as_str()) != instance
+                    && report.spec.ek_digests.contains(&key)
+            })
+            .map(|report| format!("{}/{}", report.namespace().unwrap_or_default(), report.name_any()));
+        Ok(KeyElsewhere { pinned_to, tombstone })
+    }
+
+    async fn patch_status(&self, member: &Member, status: Value) -> Result<(), StoreError> {
+        let name = format!("{}/{}", member.namespace, member.name);
+        let patch = Patch::Merge(json!({
+            "metadata": { "uid": member.uid, "resourceVersion": member.resource_version },
+            "status": status,
+        }));
+        let params = PatchParams { field_manager: Some(managers::ATTESTOR.to_owned()), ..PatchParams::default() };
+        let api = self.api::<PoolMember>(&member.namespace);
+        let call = api.patch_status(&member.name, &params, &patch);
+        match tokio::time::timeout(CALL_LIMIT, call).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(StoreError::Conflict(name)),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(StoreError::NotFound(name)),
+            Ok(Err(error)) => Err(unavailable(&format!("write member {name}"), error)),
+            Err(_) => Err(unavailable(&format!("write member {name}"), "no answer in time")),
+        }
+    }
+}
+
+/// Checks that the copy is the very document, and reads it.
+pub(crate) fn parse_policy(text: &str, digest: Digest) -> Result<Policy, String> {
+    let found = Digest::of(text.as_bytes());
+    if found != digest {
+        return Err(format!("its content has digest {found}, not {digest}"));
+    }
+    let document = Measurements::parse(text.as_bytes(), MAX_DOCUMENT).map_err(|error| error.to_string())?;
+    Ok(Policy { digest, document })
+}
+
+async fn bounded<T>(what: &str, call: impl Future<Output = kube::Result<T>>) -> Result<T, StoreError> {
+    match tokio::time::timeout(CALL_LIMIT, call).await {
+        Ok(result) => result.map_err(|error| unavailable(what, error)),
+        Err(_) => Err(unavailable(what, "no answer in time")),
+    }
+}
+
+#[async_trait]
+impl Store for KubeStore {
+    fn glance(&self, hello: &Hello) -> Result<Glance, StoreError> {
+        let m1 = &hello.m1;
+        let key = ObjectRef::<PoolMember>::new(m1.member.as_str()).within(m1.namespace.as_str());
+        let Some(member) = self.members.filled()?.get(&key) else { return Ok(Glance::Unknown) };
+        if member.uid().as_deref() != Some(m1.uid.as_str()) {
+            return Ok(Glance::Unknown);
+        }
+        // A pin never changes, so an old view of it is a right one.
+        let pinned = member.status.as_ref().and_then(|status| status.endorsement.as_ref());
+        Ok(match pinned {
+            None => Glance::Unpinned,
+            Some(pinned) if pinned.ek_digest == hello.ek.to_string() => Glance::Pinned,
+            Some(_) => Glance::OtherKey,
+        })
+    }
+
+    async fn facts(&self, hello: &Hello) -> Result<Facts, StoreError> {
+        let (namespace, name) = (hello.m1.namespace.as_str(), hello.m1.member.as_str());
+        let object = self
+            .get::<PoolMember>(namespace, name)
+            .await?
+            .ok_or_else(|| StoreError::NotFound(format!("{namespace}/{name}")))?;
+        let member = read::member(&object);
+        let instance_name = member.instance.as_ref().map(|(name, _)| name.clone());
+        let instance_uid = member.instance.as_ref().map(|(_, uid)| uid.clone());
+
+        let instance = async {
+            match &instance_name {
+                Some(name) => self.get::<VirtualMachineInstance>(namespace, name).await,
+                None => Ok(None),
+            }
+        };
+        let claim = async {
+            match &object.spec.claim_ref {
+                Some(claim) => self.get::<VirtualMachineClaim>(namespace, &claim.name).await,
+                None => Ok(None),
+            }
+        };
+        let secret = async {
+            match &member.pin {
+                None => self.get::<Secret>(namespace, &enrolment_secret(name)).await,
+                Some(_) => Ok(None),
+            }
+        };
+        let reports = async {
+            let Some(uid) = &instance_uid else { return Ok(Vec::new()) };
+            let params = ListParams::default().fields(&format!("spec.instanceUid={uid}"));
+            let what = format!("list the reports on instance {uid}");
+            Ok(bounded(&what, self.api::<EndorsementReport>(namespace).list(&params)).await?.items)
+        };
+        let pool = self.get::<VirtualMachinePool>(namespace, &object.spec.pool_ref.name);
+        let (instance, claim, secret, reports, pool) = tokio::try_join!(instance, claim, secret, reports, pool)?;
+        let pool = pool.filter(|pool| pool.uid().as_deref() == Some(object.spec.pool_ref.uid.as_str()));
+
+        let policy = match read::policy_digest(&object, pool.as_ref()) {
+            Some(digest) => self.policy(namespace, &object.spec.pool_ref.name, digest).await?,
+            None => None,
+        };
+        Ok(Facts {
+            claim: read::claim(&object, claim.as_ref(), Timestamp::now()),
+            instance: instance.as_ref().map(read::instance),
+            pool: pool.as_ref().map(read::pool),
+            policy,
+            reports: reports.iter().map(read::report).collect(),
+            enrolment: secret.as_ref().and_then(read::enrolment),
+            key_elsewhere: self.key_elsewhere(hello, instance_uid.as_deref())?,
+            member,
+        })
+    }
+
+    async fn record(&self, member: &Member, verified: &Verified, now: Timestamp) -> Result<(), StoreError> {
+        self.patch_status(member, recorded(verified, now)).await
+    }
+
+    async fn refuse(&self, member: &Member, refusal: &Refusal, now: Timestamp) -> Result<(), StoreError> {
+        let status = json!({ "attestation": { "refusal": {
+            "at": time(now),
+            "reason": refusal.reason.as_str(),
+            "message": cut(&refusal.detail, MOST_MESSAGE),
+        }}});
+        match self.patch_status(member, status.clone()).await {
+            Err(StoreError::Conflict(_)) => {}
+            other => return other,
+        }
+        // The refusal is true of the member whatever else changed, as long as it is this life of the name.
+        let Some(fresh) = self.get::<PoolMember>(&member.namespace, &member.name).await? else { return Ok(()) };
+        if fresh.uid().as_deref() != Some(member.uid.as_str()) {
+            return Ok(());
+        }
+        let newest =
+            fresh.status.as_ref().and_then(|status| status.attestation.as_ref()?.verified_at.as_ref().map(|at| at.0));
+        if newest != member.record.as_ref().map(|record| record.verified_at) {
+            // Evidence was accepted since: the refusal is of the past.
+            return Ok(());
+        }
+        self.patch_status(&read::member(&fresh), status).await
+    }
+
+    fn event(&self, member: &Member, refusal: &Refusal) {
+        let mut reference = PoolMember::new(&member.name, Default::default()).object_ref(&());
+        reference.namespace = Some(member.namespace.clone());
+        reference.uid = Some(member.uid.clone());
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "AttestationRefused".to_owned(),
+            note: Some(cut(&refusal.to_string(), MOST_NOTE)),
+            action: "Attest".to_owned(),
+            secondary: None,
+        };
+        let recorder = self.recorder.clone();
+        tokio::spawn(async move {
+            let published = tokio::time::timeout(CALL_LIMIT, recorder.publish(&event, &reference)).await;
+            if !matches!(published, Ok(Ok(()))) {
+                tracing::debug!("an event could not be written");
+            }
+        });
+    }
+
+    async fn ready(&self) -> Result<(), StoreError> {
+        self.members.filled()?;
+        self.reports.filled()?;
+        if let Some((at, answer)) = &*self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+            && at.elapsed() < READY_FOR
+        {
+            return answer.clone();
+        }
+        let pools = Api::<VirtualMachinePool>::all(self.client.clone());
+        let answer =
+            bounded("ask the API server", pools.list_metadata(&ListParams::default().limit(1))).await.map(|_| ());
+        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), answer.clone()));
+        answer
+    }
+}
+
+/// The status that a successful attestation writes.
+fn recorded(verified: &Verified, now: Timestamp) -> Value {
+    let admitted = &verified.admitted;
+    let mut status = json!({
+        "attestation": {
+            "verifiedAt": time(now),
+            "policyDigest": admitted.policy.digest.to_string(),
+            "akName": verified.ak_name,
+            "resetCount": verified.clock.reset_count,
+            "restartCount": verified.clock.restart_count,
+            "clock": verified.clock.clock,
+            "latched": verified.latched,
+            // A merge patch removes what is null: good evidence ends an old refusal.
+            "refusal": null,
+        },
+    });
+    if admitted.mode == Mode::First
+        && let Some(status) = status.as_object_mut()
+    {
+        let source = match admitted.endorsement {
+            Endorsement::HostReported => "HostReported",
+            Endorsement::FirstUse => "FirstUse",
+        };
+        let pin = json!({ "source": source, "ekDigest": admitted.hello.ek.to_string(), "pinnedAt": time(now) });
+        status.insert("endorsement".to_owned(), pin);
+        status.insert("enrolment".to_owned(), json!({ "consumedAt": time(now) }));
+    }
+    status
+}
+
+/// RFC 3339 with microseconds, as all our fields.
+fn time(at: Timestamp) -> String {
+    format!("{at:.6}")
+}
+
+fn cut(text: &str, most: usize) -> String {
+    let end = text.floor_char_boundary(most);
+    match text.get(..end) {
+        Some(start) if end < text.len() => format!("{start}…"),
+        _ => text.to_owned(),
+    }
+}
