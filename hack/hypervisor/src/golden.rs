@@ -13,9 +13,6 @@ use crate::machine::{Bus, DEFAULT_MAC, Disk, Machine, Network, Topology, Writes}
 use crate::qmp::{Event, Qmp};
 use crate::{firmware, iso, swtpm};
 
-/// Key of a seed that asks the image for its measurements instead of a life.
-pub const RECORD_MEASUREMENTS: &str = "record-measurements";
-
 /// A boot to be made. The machine has what every member has: image disk first, seed disk last, one network interface that
 /// reaches nothing, entropy, vTPM.
 #[derive(Clone, Debug)]
@@ -36,7 +33,7 @@ pub struct Golden {
 
 /// The seed of a boot that records measurements.
 pub fn record_measurements() -> BTreeMap<String, Vec<u8>> {
-    [(RECORD_MEASUREMENTS.to_owned(), Vec::new())].into()
+    [(banlieue_protocol::seed::RECORD_MEASUREMENTS.to_owned(), Vec::new())].into()
 }
 
 /// Why a boot did not end as it should.

@@ -7,14 +7,19 @@ use std::time::Duration;
 
 use anyhow::Context;
 use banlieue_hypervisor::golden::{self, Golden};
+use banlieue_hypervisor::light_guest;
 use clap::{Parser, Subcommand};
+
+mod run;
 
 /// Plays kubelet, virt-handler and virt-launcher for the nodes of a local cluster.
 #[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
+    #[command(flatten)]
+    run: Option<run::Arguments>,
 }
 
 #[derive(Subcommand)]
@@ -39,6 +44,16 @@ enum Command {
         /// Seconds after which the boot is given up.
         #[arg(long, default_value_t = 300)]
         timeout: u64,
+    },
+    /// Plays the guest of a light instance (started by the hypervisor).
+    #[command(hide = true)]
+    LightGuest {
+        /// Seconds without an agent that stays after which the guest powers off.
+        #[arg(long, default_value_t = light_guest::GIVE_UP.as_secs())]
+        give_up: u64,
+        /// The agent's program and arguments.
+        #[arg(last = true, required = true)]
+        agent: Vec<String>,
     },
     /// Carries one connection of a guest to a host endpoint (started by QEMU).
     #[command(hide = true)]
@@ -90,7 +105,12 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
             println!("{}", console.display());
             Ok(())
         }
-        None => anyhow::bail!("nothing to do"),
+        Some(Command::LightGuest { give_up, agent }) => light_guest::run(&agent, Duration::from_secs(give_up))
+            .await
+            .with_context(|| format!("cannot run the agent {agent:?}")),
+        None => {
+            run::run(cli.run.context("--kubeconfig, --supervisor, --images, --nodes and --state are needed")?).await
+        }
     }
 }
 
