@@ -1,15 +1,17 @@
 //! `VirtualMachinePool`: what a pool's members look like, how many are kept warm, and who may claim them.
 
 use crate::schema::Rule;
-use crate::shared::{NameRef, Timestamp, annotation_map, condition_list, label_map, preserved_object};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use crate::shared::NameRef;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 mod claim_policy;
+mod status;
+mod template;
 pub use claim_policy::ClaimPolicy;
+pub use status::{FailureRecord, VirtualMachinePoolStatus};
+pub use template::{KataTemplate, KubeVirtTemplate, PoolTemplate, RuntimeKind, TemplateMetadata};
 
 /// A warm pool of attested virtual machines: members are made ahead of time, lent to one claim each, then destroyed.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -83,58 +85,6 @@ pub struct VirtualMachinePoolSpec {
     /// What claims on this pool may ask for. The controller enforces it again at bind.
     #[serde(default)]
     pub claim_policy: ClaimPolicy,
-}
-
-/// What a member is made of. Exactly one of `kubeVirt` and `kata`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PoolTemplate {
-    /// Labels and annotations that every instance gets, ours excepted.
-    #[serde(default)]
-    pub metadata: TemplateMetadata,
-    /// Members are KubeVirt VirtualMachineInstances.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kube_virt: Option<KubeVirtTemplate>,
-    /// Members are Kata pods.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kata: Option<KataTemplate>,
-}
-
-/// Metadata of the instances of a pool.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct TemplateMetadata {
-    /// Labels; keys under `banlieue.io/` are ours and are refused with `TemplateInvalid`.
-    #[serde(default)]
-    #[schemars(schema_with = "label_map")]
-    pub labels: BTreeMap<String, String>,
-    /// Annotations; KubeVirt's hook annotations and keys under `banlieue.io/` are refused with `TemplateInvalid`.
-    #[serde(default)]
-    #[schemars(schema_with = "annotation_map")]
-    pub annotations: BTreeMap<String, String>,
-}
-
-/// A virtual machine template for KubeVirt.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct KubeVirtTemplate {
-    /// A kubevirt.io/v1 VirtualMachineInstanceSpec. The controller judges it by an allow-list and refuses the rest with
-    /// `TemplateInvalid` and the field's name.
-    #[schemars(schema_with = "preserved_object")]
-    pub spec: serde_json::Map<String, serde_json::Value>,
-}
-
-/// A pod template for Kata containers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct KataTemplate {
-    /// A core/v1 PodTemplateSpec, judged by the controller.
-    #[schemars(schema_with = "preserved_object")]
-    pub pod_template: serde_json::Map<String, serde_json::Value>,
-    /// RuntimeClass of the pods.
-    #[serde(default = "defaults::runtime_class")]
-    #[schemars(length(min = 1, max = 253))]
-    pub runtime_class_name: String,
 }
 
 /// How a member proves itself.
@@ -284,99 +234,6 @@ pub struct Autoscaling {
     pub scale_down_stabilization_seconds: u32,
 }
 
-/// What the controller has seen and done.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct VirtualMachinePoolStatus {
-    /// `metadata.generation` that this status speaks about.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
-    /// All living members, bound, failed and terminating ones included: what `maxReplicas` caps.
-    pub replicas: u32,
-    /// Ready and unbound members: what `warmReplicas` asks for.
-    pub warm: u32,
-    /// Members in Provisioning or Booting.
-    pub provisioning: u32,
-    /// Members in Attesting.
-    pub attesting: u32,
-    /// Members with a claimRef that are not terminating.
-    pub bound: u32,
-    /// Members with a deletionTimestamp.
-    pub terminating: u32,
-    /// Failed and quarantined members.
-    pub failed: u32,
-    /// Ready members of the current revision.
-    pub updated: u32,
-    /// Hash of the template and attestation policy that new members get.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub current_revision: Option<String>,
-    /// Label selector of the pool's members and their pods, for the scale subresource.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 512))]
-    pub selector: Option<String>,
-    /// What the members run on, for the wide listing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub runtime: Option<RuntimeKind>,
-    /// Claims on this pool that wait for a member.
-    pub pending_claims: u32,
-    /// Share of recent claims, in percent, that found a warm member at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(max = 100))]
-    pub hit_percent: Option<u32>,
-    /// Warm members that recent demand asks for, whether or not the autoscaler may act on it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub recommended_warm: Option<u32>,
-    /// Failures since a member last became Ready: what the failure budget is counted by.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failures: Option<FailureRecord>,
-    /// Ready, Progressing, TemplateValid, Capacity, AttestorReachable, ProvisioningHalted.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "condition_list")]
-    pub conditions: Vec<Condition>,
-}
-
-/// Failures in a row. Failed members are deleted, so what was counted is kept here.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct FailureRecord {
-    /// Failures since a member last became Ready.
-    pub consecutive: u32,
-    /// The revision that failed. Another revision starts anew.
-    #[schemars(length(max = 64))]
-    pub revision: String,
-    /// When the last failure was counted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_failed_at: Option<Timestamp>,
-    /// What the last failure was, in the failed member's own words.
-    #[schemars(length(max = 4096))]
-    pub last_message: String,
-    /// uids of failed members that are counted and still there, so that none is counted twice.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 1000), inner(length(max = 64)), extend("x-kubernetes-list-type" = "set"))]
-    pub counted: Vec<String>,
-}
-
-/// What members run on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum RuntimeKind {
-    /// VirtualMachineInstances.
-    KubeVirt,
-    /// Pods with a Kata RuntimeClass.
-    Kata,
-}
-
-impl PoolTemplate {
-    /// The runtime that the template names, or nothing when it names none or both (which the API server refuses).
-    pub fn runtime(&self) -> Option<RuntimeKind> {
-        match (&self.kube_virt, &self.kata) {
-            (Some(_), None) => Some(RuntimeKind::KubeVirt),
-            (None, Some(_)) => Some(RuntimeKind::Kata),
-            _ => None,
-        }
-    }
-}
-
 impl Default for Attestation {
     fn default() -> Self {
         Self {
@@ -419,9 +276,6 @@ mod defaults {
     }
     pub(super) fn max_idle() -> u32 {
         86_400
-    }
-    pub(super) fn runtime_class() -> String {
-        "kata".into()
     }
     pub(super) fn attestation_timeout() -> u32 {
         120
