@@ -1,5 +1,8 @@
 //! Documents against evidence: from a golden boot to members that differ from it in one thing each.
 
+// Clippy's exception for tests does not reach what tests share.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
 use banlieue_policy::document::{DocumentError, MAX_DOCUMENT, document_digest};
 use banlieue_policy::record::{Predictions, RecordError, record};
 use banlieue_policy::rule::{Matcher, Pattern, Rule};

@@ -1,5 +1,8 @@
 //! M1, M2 and M3 on the wire: what an honest side sends, and everything else.
 
+// Clippy's exception for tests does not reach what tests share.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
 use banlieue_protocol::message::{DEADLINE_SECONDS, MAX_M1, MAX_M2, MAX_M3, VERSION};
 use banlieue_protocol::names::{MemberName, Namespace, Uid};
 use banlieue_protocol::wire::{WireM1, WireM2, WireM3};
