@@ -6,10 +6,10 @@ use api::objects::{HEX, WHEN, claim, member, pool, report, with};
 use api::{Fixture, eventually, no_right, refused, test};
 use banlieue_cluster::Identity;
 use banlieue_crds::{EndorsementReport, PoolMember, VirtualMachineClaim, VirtualMachinePool};
-use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 fn post() -> PostParams {
@@ -412,12 +412,12 @@ fn what_belongs_to_members_is_written_by_the_controller() {
             object["metadata"]["name"] = json!(name);
             serde_json::from_value(object).unwrap()
         };
-        let enrol = secret("m-enrol", json!({ "ownerReferences": owner }));
+        let enrol = secret("m-enrol", json!({ "ownerReferences": owner, "labels": { "banlieue.io/pool": "p" } }));
         let labelled = secret("x", json!({ "labels": { "banlieue.io/pool": "p" } }));
         let admin: Api<Secret> = at.api(Identity::Admin).await;
         let broker: Api<Secret> = at.api(Identity::Broker).await;
         let controller: Api<Secret> = at.api(Identity::Controller).await;
-        let says = "with the label banlieue.io/pool or an owner of ours are written by banlieue-controller";
+        let says = "with the label banlieue.io/pool are written by banlieue-controller";
         for api in [&admin, &broker] {
             refused(api.create(&post(), &enrol).await, says);
             refused(api.create(&post(), &labelled).await, says);
@@ -426,8 +426,11 @@ fn what_belongs_to_members_is_written_by_the_controller() {
         for api in [&admin, &broker] {
             refused(api.delete("m-enrol", &DeleteParams::default()).await, says);
         }
-        // Stripping the owner to get at it is a write too.
-        refused(merge(&admin, "m-enrol", json!({ "metadata": { "ownerReferences": null } })).await, says);
+        // Stripping the label to get at it is a write too, and so is putting it on something else.
+        refused(merge(&admin, "m-enrol", json!({ "metadata": { "labels": null } })).await, says);
+        admin.create(&post(), &secret("foreign", json!({}))).await.unwrap();
+        let label = json!({ "metadata": { "labels": { "banlieue.io/pool": "p" } } });
+        refused(merge(&admin, "foreign", label).await, says);
         // mediatore's own Secrets, and everybody's own, are none of ours.
         broker.create(&post(), &secret("grant", json!({}))).await.unwrap();
         // Kubernetes' garbage collector takes the Secret with its member.
@@ -528,5 +531,43 @@ fn secrets_are_read_in_pool_namespaces_and_by_name_only() {
             }
             no_right(at.api::<Secret>(who).await.get("none").await);
         }
+    });
+}
+
+/// The chart's policies, bound once more with parameters that do not exist, to this namespace alone.
+#[test]
+fn missing_parameters_deny_what_is_ours_and_nothing_else() {
+    test(async |at: Fixture| {
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(at.cluster.admin());
+        for policy in ["pools", "members", "claims", "endorsement-reports", "member-objects"] {
+            let name = format!("{policy}.banlieue.io");
+            let chart = bindings.get(&name).await.unwrap();
+            let mut spec = chart.spec.unwrap();
+            let params = spec.param_ref.as_mut().unwrap();
+            assert_eq!(params.parameter_not_found_action.as_deref(), Some("Deny"), "{name}");
+            params.name = Some("nowhere".into());
+            let here =
+                json!({ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": at.namespace } } });
+            spec.match_resources = Some(serde_json::from_value(here).unwrap());
+            let metadata = ObjectMeta { name: Some(format!("{policy}-{}", at.namespace)), ..ObjectMeta::default() };
+            let binding = ValidatingAdmissionPolicyBinding { metadata, spec: Some(spec) };
+            bindings.create(&post(), &binding).await.unwrap();
+        }
+        let attempt = PostParams { dry_run: true, ..post() };
+        let says = "no params found for policy binding with `Deny` parameterNotFoundAction";
+        let author: Api<VirtualMachinePool> = at.api(Identity::PoolAuthor).await;
+        eventually("the bindings without parameters are in force", async || {
+            author.create(&attempt, &pool("p")).await.is_err()
+        })
+        .await;
+        refused(author.create(&attempt, &pool("p")).await, says);
+        refused(at.api::<PoolMember>(Identity::Controller).await.create(&attempt, &member("m")).await, says);
+        refused(at.api::<VirtualMachineClaim>(Identity::Broker).await.create(&attempt, &claim("c")).await, says);
+        let secrets: Api<Secret> = at.api(Identity::Controller).await;
+        let ours = json!({ "metadata": { "name": "x", "labels": { "banlieue.io/pool": "p" } } });
+        refused(secrets.create(&attempt, &serde_json::from_value(ours).unwrap()).await, says);
+        // The rest of the cluster goes on, and the parameters can be put back.
+        let foreign = json!({ "metadata": { "name": "x" } });
+        secrets.create(&attempt, &serde_json::from_value(foreign).unwrap()).await.unwrap();
     });
 }
