@@ -1,11 +1,12 @@
 //! Manifests into the API server: server-side apply of whatever kind, in an order that works.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use http::Request;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, Patch, PatchParams};
-use kube::core::GroupVersionKind;
+use kube::core::{GroupVersionKind, PartialObjectMeta};
 use kube::discovery::{self, Scope};
 use kube::{Api, Client};
 use serde_json::Value;
@@ -36,6 +37,14 @@ impl Manifests {
             objects.push(object);
         }
         Ok(Self { source: source.to_owned(), objects })
+    }
+
+    /// Puts every object into a namespace, as `kubectl apply -n` does.
+    pub fn within(mut self, namespace: &str) -> Self {
+        for object in &mut self.objects {
+            object.metadata.namespace.get_or_insert_with(|| namespace.to_owned());
+        }
+        self
     }
 
     /// Applies all of them, what others need first.
@@ -113,20 +122,35 @@ pub(crate) fn folder(path: &Path) -> Result<Vec<Manifests>> {
     Ok(all)
 }
 
-/// Creates definitions from the text of a generator, unparsed: KubeVirt's are 4 MB, and the API server reads YAML.
+/// Creates definitions from the text of a generator and waits until their kinds are served. Neither the text nor the
+/// answers are parsed as definitions: KubeVirt's are 4 MB, and the API server reads YAML.
 pub(crate) async fn create_definitions(client: &Client, text: &str) -> Result<()> {
-    let documents: Vec<&str> = text.split("---\n").filter(|it| !it.trim().is_empty()).collect();
-    futures::future::try_join_all(documents.into_iter().map(async |document| {
+    let documents = text.split("---\n").filter(|it| !it.trim().is_empty());
+    let names = futures::future::try_join_all(documents.map(async |document| {
         let request = Request::post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
             .header("content-type", "application/yaml")
+            .header("accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
             .body(document.as_bytes().to_vec())
             .map_err(|error| Error::Manifest { path: "definition".into(), what: error.to_string() })?;
-        let created = client.request::<CustomResourceDefinition>(request).await;
+        let created = client.request::<PartialObjectMeta<CustomResourceDefinition>>(request).await;
         let created = created.map_err(Error::api("create a definition of KubeVirt"))?;
-        established(client, &created.metadata.name.unwrap_or_default()).await
+        Ok::<_, Error>(created.metadata.name.unwrap_or_default())
     }))
     .await?;
-    Ok(())
+    let groups: BTreeSet<&str> = names.iter().filter_map(|it| Some(it.split_once('.')?.1)).collect();
+    until("KubeVirt's kinds are served", async || {
+        let mut served = BTreeSet::new();
+        for group in &groups {
+            let Ok(group) = discovery::group(client, group).await else { return false };
+            let group_name = group.name().to_owned();
+            for version in group.versions() {
+                let resources = group.versioned_resources(version);
+                served.extend(resources.into_iter().map(|(it, _)| format!("{}.{group_name}", it.plural)));
+            }
+        }
+        names.iter().all(|name| served.contains(name))
+    })
+    .await
 }
 
 async fn established(client: &Client, name: &str) -> Result<()> {

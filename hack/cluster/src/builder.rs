@@ -7,16 +7,15 @@ use std::time::Duration;
 use banlieue_supervisor::{KEEP_LOGS, Launch, Supervisor};
 use kube::Client;
 
-use crate::apply::{self, Manifests};
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::identity::Identities;
 use crate::process::{Extra, Processes};
 use crate::product::{Product, installed};
-use crate::programs::{binary, repository};
+use crate::programs::binary;
 use crate::progress::Progress;
 use crate::settings::Settings;
-use crate::{control_plane, kubevirt, spire};
+use crate::{control_plane, kubevirt, namespaces, spire};
 
 /// A cluster to be started. Begins as a control plane with our definitions and roles; each call adds a part and what
 /// that part needs.
@@ -212,14 +211,21 @@ struct Started {
 
 impl Parts {
     async fn start(&self, processes: &Processes) -> Result<Started> {
-        let (identities, admin) = control_plane::api_server(processes, self.fsync).await?;
+        let printed = async { if self.kubevirt { kubevirt::Printed::new().await.map(Some) } else { Ok(None) } };
+        let ((identities, admin), printed) =
+            futures::try_join!(control_plane::api_server(processes, self.fsync), printed)?;
         let plugin = if self.attestor { Some(installed(&processes.dir, "banlieue-attestor")?) } else { None };
         let ((), (), (), spire) = futures::try_join!(
             control_plane::controller_manager(processes, &identities),
             control_plane::scheduler(processes, &identities),
-            async { if self.kubevirt { kubevirt::start(processes, &identities, &admin).await } else { Ok(()) } },
             async {
-                charts(processes, &admin).await?;
+                match &printed {
+                    Some(printed) => kubevirt::start(printed, processes, &identities, &admin).await,
+                    None => Ok(()),
+                }
+            },
+            async {
+                namespaces::install(processes, &admin).await?;
                 if !self.spire {
                     return Ok(None);
                 }
@@ -240,18 +246,4 @@ impl Parts {
         )?;
         Ok(Started { identities, admin, spire })
     }
-}
-
-/// Our namespaces, and what the charts install.
-async fn charts(processes: &Processes, admin: &Client) -> Result<()> {
-    processes
-        .step("definitions, roles and policies", async || {
-            Manifests::parse("manifests/base.yaml", include_str!("../manifests/base.yaml"))?.apply(admin).await?;
-            for folder in ["charts/banlieue-crds/crds", "charts/banlieue/files"] {
-                let manifests = apply::folder(&repository().join(folder))?;
-                futures::future::try_join_all(manifests.into_iter().map(|it| it.apply(admin))).await?;
-            }
-            Ok(())
-        })
-        .await
 }

@@ -110,6 +110,14 @@ impl Cluster {
         crate::apply::Manifests::parse("manifest", text)?.apply(&self.admin).await
     }
 
+    /// Makes another namespace that may hold pools, like `sandboxes`.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn pool_namespace(&self, name: &str) -> Result<()> {
+        crate::namespaces::pool_namespace(&self.admin, name).await
+    }
+
     /// The audit log up to now.
     ///
     /// # Errors
@@ -199,6 +207,13 @@ impl Cluster {
         }
         drop(self.supervisor.take());
         error.map_or(Ok(()), Err)
+    }
+
+    /// Ends the cluster and leaves its logs, for a person to read after a failure.
+    pub fn abandon(mut self) -> PathBuf {
+        let _ = std::fs::write(self.dir.join(KEEP_LOGS), "");
+        drop(self.supervisor.take());
+        self.dir.clone()
     }
 
     /// Lets the cluster outlive this process. [`down`] ends it.

@@ -1,5 +1,7 @@
 //! KubeVirt's control plane without its operator: definitions, rights, virt-api with its webhooks, virt-controller.
 
+use std::sync::{Mutex, PoisonError};
+
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -19,45 +21,80 @@ const NAMESPACE: &str = "kubevirt";
 const LAUNCHER_IMAGE: &str = "registry.local/kubevirt/virt-launcher:v1.8.0";
 const EXPORTER_IMAGE: &str = "registry.local/kubevirt/virt-exportserver:v1.8.0";
 
+/// What KubeVirt's own generators print. Takes a second, so it is asked for while the API server starts.
+pub(crate) struct Printed {
+    definitions: String,
+    rights: String,
+}
+
+impl Printed {
+    pub async fn new() -> Result<Self> {
+        let rights = ["rbac", "apiserver", "controller", "handler"];
+        let (definitions, rights) = futures::try_join!(printed(&["crds"]), printed(&rights))?;
+        Ok(Self { definitions, rights })
+    }
+}
+
 /// Installs and starts it; ready when a VirtualMachineInstance would be admitted and acted on.
-pub(crate) async fn start(processes: &Processes, identities: &Identities, admin: &Client) -> Result<()> {
-    install(processes, identities, admin).await?;
+pub(crate) async fn start(
+    printed: &Printed,
+    processes: &Processes,
+    identities: &Identities,
+    admin: &Client,
+) -> Result<()> {
     let serving = identities.authority.server(
         &processes.dir.join("pki"),
         "kubevirt",
         &["virt-api.kubevirt.svc", "kubevirt-controller.kubevirt.svc"],
     )?;
     let shared = Shared { processes, identities, admin, serving };
-    futures::try_join!(shared.virt_api(), shared.virt_controller())?;
-    Ok(())
+    shared.rights(printed).await?;
+    let rest = async {
+        shared.definitions(printed).await?;
+        shared.virt_controller().await
+    };
+    // virt-api computes for five seconds before it looks at the cluster: long enough for the definitions to be there.
+    futures::try_join!(shared.virt_api(), rest)?;
+    shared.webhooks_act().await
 }
 
-async fn install(processes: &Processes, identities: &Identities, admin: &Client) -> Result<()> {
-    processes
-        .step("KubeVirt's definitions", async || {
-            let (definitions, rbac) = futures::try_join!(printed(&["crds"]), printed(&["rbac"]))?;
-            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
-            Manifests::parse("namespace", &namespace.to_string())?.apply(admin).await?;
-            let rights = async {
-                let handler = printed(&["rbac", "handler"]).await?;
-                Manifests::parse("kubevirt-manifests rbac", &rbac)?.apply(admin).await?;
-                Manifests::parse("kubevirt-manifests rbac handler", &handler)?.apply(admin).await?;
-                Manifests::parse("manifests/kubelet.yaml", include_str!("../manifests/kubelet.yaml"))?.apply(admin).await
-            };
-            futures::try_join!(apply::create_definitions(admin, &definitions), rights)?;
-            let authority = json!({
-                "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kubevirt-ca", "namespace": NAMESPACE},
-                "data": {"ca-bundle": identities.authority.pem},
-            });
-            Manifests::parse("kubevirt-ca", &authority.to_string())?.apply(admin).await?;
-            let kubevirt = json!({
-                "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt", "namespace": NAMESPACE},
-                "spec": {"configuration": {"developerConfiguration": {"useEmulation": true}}},
-            });
-            Manifests::parse("KubeVirt", &kubevirt.to_string())?.apply(admin).await?;
-            deployed(admin).await
-        })
-        .await
+struct Shared<'a> {
+    processes: &'a Processes,
+    identities: &'a Identities,
+    admin: &'a Client,
+    serving: crate::pki::Pair,
+}
+
+impl Shared<'_> {
+    async fn rights(&self, printed: &Printed) -> Result<()> {
+        let base = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+        Manifests::parse("namespace", &base.to_string())?.apply(self.admin).await?;
+        let authority = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kubevirt-ca", "namespace": NAMESPACE},
+            "data": {"ca-bundle": self.identities.authority.pem},
+        });
+        futures::try_join!(
+            Manifests::parse("kubevirt-ca", &authority.to_string())?.apply(self.admin),
+            Manifests::parse("kubevirt-manifests rbac", &printed.rights)?.apply(self.admin),
+            Manifests::parse("manifests/kubelet.yaml", include_str!("../manifests/kubelet.yaml"))?.apply(self.admin),
+        )?;
+        Ok(())
+    }
+
+    async fn definitions(&self, printed: &Printed) -> Result<()> {
+        self.processes
+            .step("KubeVirt's definitions", async || {
+                apply::create_definitions(self.admin, &printed.definitions).await?;
+                let kubevirt = json!({
+                    "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt",
+                    "metadata": {"name": "kubevirt", "namespace": NAMESPACE},
+                    "spec": {"configuration": {"developerConfiguration": {"useEmulation": true}}},
+                });
+                Manifests::parse("KubeVirt", &kubevirt.to_string())?.apply(self.admin).await?;
+                deployed(self.admin).await
+            })
+            .await
+    }
 }
 
 /// What the operator reports when all is in place, which tools look at before they trust an installation.
@@ -65,7 +102,19 @@ async fn deployed(admin: &Client) -> Result<()> {
     let resource =
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("kubevirt.io", "v1", "KubeVirt"), "kubevirts");
     let api: Api<DynamicObject> = Api::namespaced_with(admin.clone(), NAMESPACE, &resource);
-    let status = json!({"status": {"phase": "Deployed", "observedKubeVirtVersion": "v1.8.0", "targetKubeVirtVersion": "v1.8.0"}});
+    // The names that Go has for them, which KubeVirt uses.
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let status = json!({"status": {
+        "phase": "Deployed",
+        "observedKubeVirtVersion": "v1.8.0",
+        "targetKubeVirtVersion": "v1.8.0",
+        // The webhook gives it to instances that name none.
+        "defaultArchitecture": architecture,
+    }});
     let patched = api.patch_status("kubevirt", &PatchParams::default(), &Patch::Merge(&status)).await;
     patched.map_err(Error::api("write the KubeVirt object's status"))?;
     Ok(())
@@ -82,13 +131,6 @@ async fn printed(args: &[&str]) -> Result<String> {
         return Err(wrong(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
     String::from_utf8(output.stdout).map_err(|error| wrong(error.to_string()))
-}
-
-struct Shared<'a> {
-    processes: &'a Processes,
-    identities: &'a Identities,
-    admin: &'a Client,
-    serving: crate::pki::Pair,
 }
 
 impl Shared<'_> {
@@ -122,11 +164,10 @@ impl Shared<'_> {
         let url = format!("https://127.0.0.1:{port}");
         let authority = authority.path.display().to_string();
         let webhooks = printed(&["webhooks", "-url", &url, "-ca", &authority]).await?;
-        Manifests::parse("kubevirt-manifests webhooks", &webhooks)?.apply(self.admin).await?;
-        // The API server learns of webhooks by watch; an instance that slips in before has no finalizer.
-        self.webhooks_act().await
+        Manifests::parse("kubevirt-manifests webhooks", &webhooks)?.apply(self.admin).await
     }
 
+    /// The API server learns of webhooks by watch; an instance that slips in before has no finalizer.
     async fn webhooks_act(&self) -> Result<()> {
         let resource = ApiResource::from_gvk_with_plural(
             &GroupVersionKind::gvk("kubevirt.io", "v1", "VirtualMachineInstance"),
@@ -134,13 +175,29 @@ impl Shared<'_> {
         );
         let api: Api<DynamicObject> = Api::namespaced_with(self.admin.clone(), "default", &resource);
         let mut probe = DynamicObject::new("webhook-probe", &resource);
-        probe.data = json!({"spec": {"domain": {"devices": {}, "resources": {"requests": {"memory": "64Mi"}}}}});
+        probe.data = json!({"spec": {
+            "domain": {
+                "memory": {"guest": "64Mi"},
+                "machine": {"type": "q35"},
+                "devices": {"interfaces": [{"name": "default", "masquerade": {}}]},
+            },
+            "networks": [{"name": "default", "pod": {}}],
+        }});
         let params = kube::api::PostParams { dry_run: true, field_manager: None };
-        until("KubeVirt's webhooks act", async || match api.create(&params, &probe).await {
-            Ok(seen) => seen.metadata.finalizers.is_some_and(|it| !it.is_empty()),
-            Err(_) => false,
+        let said = Mutex::new(String::new());
+        let acted = until("KubeVirt's webhooks act", async || {
+            let answer = match api.create(&params, &probe).await {
+                Ok(seen) if seen.metadata.finalizers.as_ref().is_some_and(|it| !it.is_empty()) => return true,
+                Ok(_) => "an instance got no finalizer".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            *said.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+            false
+        });
+        acted.await.map_err(|_| {
+            let said = said.lock().unwrap_or_else(PoisonError::into_inner);
+            Error::Waited(format!("KubeVirt's webhooks act; the last answer was: {said}"))
         })
-        .await
     }
 
     async fn virt_controller(&self) -> Result<()> {
