@@ -1,1 +1,23 @@
 //! The banlieue controller: pools, claims, members, deadlines.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`store`] | watches -> one synchronous index -> snapshots; no decisions |
+//! | [`decide`] | snapshot + now -> intents; pure |
+//! | [`act`] | intents -> API calls; no decisions |
+//! | [`runtime`] | the objects a member consists of |
+//! | [`schedule`] | work queue and deadlines, backoff, expectations, workers |
+//! | [`api`] | the one door to the API server, which the simulation replaces |
+//! | [`run`], [`config`], [`http`], [`metrics`], [`doctor`] | the program around it |
+
+pub mod act;
+pub mod api;
+pub mod config;
+pub mod decide;
+pub mod doctor;
+pub mod http;
+pub mod metrics;
+pub mod run;
+pub mod runtime;
+pub mod schedule;
+pub mod store;

@@ -1,0 +1,97 @@
+//! Command line and environment.
+
+use std::net::SocketAddr;
+
+use banlieue_protocol::names::{Cluster, TrustDomain};
+use banlieue_protocol::seed::HostPort;
+use clap::{Parser, Subcommand};
+
+use crate::runtime::Issuer;
+use crate::store::ObjectKey;
+
+/// Keeps warm pools of attested virtual machines, lends each to one claim, destroys it.
+#[derive(Debug, Parser)]
+#[command(name = "banlieue-controller", version)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the program can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the controller until SIGTERM or SIGINT.
+    Run(Box<RunArgs>),
+    /// Look whether the cluster has what banlieue needs, and list who could reach into a member.
+    Doctor(DoctorArgs),
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RunArgs {
+    /// Namespaces to work in; all when none is given. May be repeated.
+    #[arg(long = "namespace", env = "BANLIEUE_NAMESPACES", value_delimiter = ',')]
+    pub namespaces: Vec<String>,
+    /// Namespace of banlieue's own programs.
+    #[arg(long, env = "BANLIEUE_SYSTEM_NAMESPACE", default_value = "banlieue-system")]
+    pub system_namespace: String,
+    /// SPIFFE trust domain.
+    #[arg(long, env = "BANLIEUE_TRUST_DOMAIN", value_parser = trust_domain)]
+    pub trust_domain: TrustDomain,
+    /// Name of this cluster in SPIFFE ids.
+    #[arg(long, env = "BANLIEUE_CLUSTER", value_parser = cluster)]
+    pub cluster: Cluster,
+    /// SPIRE server as members reach it, host:port.
+    #[arg(long, env = "BANLIEUE_SPIRE_SERVER", value_parser = host_port)]
+    pub spire_server: HostPort,
+    /// Broker as members reach it, host:port.
+    #[arg(long, env = "BANLIEUE_BROKER", value_parser = host_port)]
+    pub broker: Option<HostPort>,
+    /// ConfigMap of the system namespace that holds SPIRE's trust bundle under the key bundle.crt.
+    #[arg(long, env = "BANLIEUE_BUNDLE_CONFIGMAP", default_value = "spire-bundle")]
+    pub bundle_configmap: String,
+    /// Where /livez, /readyz and /metrics are served.
+    #[arg(long, env = "BANLIEUE_METRICS", default_value = "127.0.0.1:8080")]
+    pub metrics: SocketAddr,
+    /// Log as JSON lines.
+    #[arg(long, env = "BANLIEUE_LOG_JSON")]
+    pub log_json: bool,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DoctorArgs {
+    /// Namespace of banlieue's own programs.
+    #[arg(long, env = "BANLIEUE_SYSTEM_NAMESPACE", default_value = "banlieue-system")]
+    pub system_namespace: String,
+}
+
+impl RunArgs {
+    /// What every seed holds.
+    pub fn issuer(&self) -> Issuer {
+        Issuer {
+            trust_domain: self.trust_domain.clone(),
+            cluster: self.cluster.clone(),
+            spire_server: self.spire_server.clone(),
+            broker: self.broker.clone(),
+        }
+    }
+
+    /// The trust bundle's ConfigMap.
+    pub fn bundle(&self) -> ObjectKey {
+        ObjectKey::new(&self.system_namespace, &self.bundle_configmap)
+    }
+}
+
+fn trust_domain(value: &str) -> Result<TrustDomain, String> {
+    TrustDomain::parse(value).map_err(|error| error.to_string())
+}
+
+fn cluster(value: &str) -> Result<Cluster, String> {
+    Cluster::parse(value).map_err(|error| error.to_string())
+}
+
+fn host_port(value: &str) -> Result<HostPort, String> {
+    HostPort::parse(value).ok_or_else(|| "must be host:port".to_owned())
+}

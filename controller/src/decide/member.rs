@@ -1,0 +1,279 @@
+//! A member's life until its deletion is asked for.
+
+use banlieue_crds::PoolMember;
+use banlieue_crds::claim::ClaimPhase;
+use banlieue_crds::conditions::MemberReason;
+use banlieue_crds::kubevirt::InstancePhase;
+use banlieue_crds::member::MemberPhase;
+use banlieue_crds::names::{MemberState, labels};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::gate::{Attested, attested, node_trouble, quarantine_reason};
+use super::status::MemberDraft;
+use super::{after, revision, sooner};
+use crate::store::{InstanceFacts, MemberSnapshot};
+
+/// The next step for a member.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MemberIntent {
+    /// Make its Secret and instance, and record both.
+    Provision,
+    /// Write its status.
+    Status(Box<MemberDraft>),
+    /// Write its state label.
+    Label(MemberState),
+    /// Its seed has been read: delete the Secret.
+    DeleteSecret,
+    /// Ask the API server whether its recorded instance is really gone, then fail it.
+    VerifyInstance,
+    /// Ask the API server whether its claim is really gone, then delete it.
+    VerifyClaim,
+    /// Delete it: it serves no claim that counts, or can never be made.
+    Delete {
+        /// Why, for the log and the event.
+        why: String,
+    },
+}
+
+/// The steps, in order, and when to look again.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct MemberPlan {
+    /// The steps.
+    pub intents: Vec<MemberIntent>,
+    /// When to look again if nothing happens.
+    pub wake: Option<Timestamp>,
+}
+
+/// Whether a member's identity must be revoked before it may go: it was given a seed, so it may have attested.
+/// The seed's digest is recorded before the instance exists.
+pub fn needs_identity(member: &PoolMember) -> bool {
+    let enrolment = member.status.as_ref().and_then(|status| status.enrolment.as_ref());
+    enrolment.is_some_and(|enrolment| enrolment.seed_digest.is_some())
+}
+
+/// Decides the next steps of a member whose deletion was not asked for.
+pub fn member(snapshot: &MemberSnapshot, now: Timestamp) -> MemberPlan {
+    if snapshot.is_bound() { bound(snapshot) } else { unbound(snapshot, now) }
+}
+
+/// A bound member is not touched, but one that serves no claim that counts is spent and goes.
+fn bound(snapshot: &MemberSnapshot) -> MemberPlan {
+    let step = |intent| MemberPlan { intents: vec![intent], wake: None };
+    let Some(claim) = snapshot.claim.as_deref() else { return step(MemberIntent::VerifyClaim) };
+    let status = claim.status.clone().unwrap_or_default();
+    let named = status.member_ref.as_ref().map(|member| member.uid.as_str());
+    let ours = named == snapshot.member.metadata.uid.as_deref();
+    match (status.phase.unwrap_or_default(), named) {
+        // Bound to us, or about to be: the claim's own life ends it.
+        (ClaimPhase::Bound, Some(_)) if ours => MemberPlan::default(),
+        (ClaimPhase::Pending, None) if claim.metadata.deletion_timestamp.is_none() => MemberPlan::default(),
+        (ClaimPhase::Pending, None) => {
+            step(MemberIntent::Delete { why: "its claim was deleted before it was bound".into() })
+        }
+        (_, Some(_)) if !ours => step(MemberIntent::Delete { why: "its claim has another member".into() }),
+        _ => step(MemberIntent::Delete { why: "its claim has ended".into() }),
+    }
+}
+
+fn unbound(snapshot: &MemberSnapshot, now: Timestamp) -> MemberPlan {
+    let member = &snapshot.member;
+    let phase = member.status.as_ref().and_then(|status| status.phase);
+    if matches!(phase, Some(MemberPhase::Failed | MemberPhase::Quarantined)) {
+        return settle(snapshot, MemberDraft::of(member), now);
+    }
+    if snapshot.own_instance().is_none() && snapshot.recorded_instance().is_none() {
+        let pool_revision = snapshot.pool.as_deref().map(revision);
+        return match pool_revision {
+            // What it should be made of is not known any more.
+            Some(revision) if revision != member.spec.revision => MemberPlan {
+                intents: vec![MemberIntent::Delete { why: "its revision was replaced before it was made".into() }],
+                wake: None,
+            },
+            Some(_) if quarantine_reason(member).is_none() && snapshot.instance.is_none() => {
+                MemberPlan { intents: vec![MemberIntent::Provision], wake: None }
+            }
+            // A foreign instance under its name, or a quarantine: judged below. Without its pool it is collected.
+            Some(_) => settle(snapshot, judge(snapshot, now), now),
+            None => MemberPlan::default(),
+        };
+    }
+    if snapshot.recorded_instance().is_none() {
+        // Its instance is there but not recorded: the process that made it died between the two.
+        return MemberPlan { intents: vec![MemberIntent::Provision], wake: None };
+    }
+    if snapshot.instance.is_none() {
+        return MemberPlan { intents: vec![MemberIntent::VerifyInstance], wake: None };
+    }
+    settle(snapshot, judge(snapshot, now), now)
+}
+
+/// Compares what should be written with what stands.
+fn settle(snapshot: &MemberSnapshot, draft: MemberDraft, now: Timestamp) -> MemberPlan {
+    let member = &snapshot.member;
+    let mut intents = Vec::new();
+    let state = match draft.phase {
+        MemberPhase::Ready => MemberState::Warm,
+        MemberPhase::Failed | MemberPhase::Quarantined => MemberState::Failed,
+        _ => MemberState::Provisioning,
+    };
+    let wake = draft.wake.filter(|wake| *wake > now);
+    let first_ready = draft.phase == MemberPhase::Ready && draft.phase_times.ready.is_some();
+    let had_seed = draft.seed_digest.is_some();
+    let written = draft.differs_from(member);
+    if written {
+        intents.push(MemberIntent::Status(Box::new(draft)));
+    }
+    if member.labels().get(labels::STATE).map(String::as_str) != Some(state.as_str()) {
+        // The Secret goes before the label, so that a crash between the two does it again.
+        if first_ready && had_seed {
+            intents.push(MemberIntent::DeleteSecret);
+        }
+        intents.push(MemberIntent::Label(state));
+    }
+    MemberPlan { intents, wake }
+}
+
+/// What the member is, given what is seen.
+pub(super) fn judge(snapshot: &MemberSnapshot, now: Timestamp) -> MemberDraft {
+    let member = &snapshot.member;
+    let mut draft = MemberDraft::of(member);
+    if let Some(instance) = snapshot.own_instance() {
+        draft.node_name = instance.node_name.clone().or(draft.node_name);
+        if !instance.addresses.is_empty() {
+            draft.addresses = instance.addresses.clone();
+        }
+    }
+    if let Some(why) = quarantine_reason(member) {
+        draft.end(MemberPhase::Quarantined, MemberReason::Quarantined, why.to_owned(), now);
+        return draft;
+    }
+    let fail = |mut draft: MemberDraft, reason: MemberReason, message: String| {
+        draft.end(MemberPhase::Failed, reason, message, now);
+        draft
+    };
+    let Some(instance) = snapshot.own_instance() else {
+        return match snapshot.instance.as_deref() {
+            Some(other) => {
+                let message = match snapshot.recorded_instance() {
+                    Some(uid) => format!("instance {} stands under its name, recorded is {uid}", other.uid),
+                    None => format!("instance {} stands under its name and is not its own", other.uid),
+                };
+                fail(draft, MemberReason::InstanceReplaced, message)
+            }
+            None => draft,
+        };
+    };
+    if instance.deleting {
+        return fail(draft, MemberReason::InstanceGone, "somebody deleted its instance".into());
+    }
+    if instance.is_over() {
+        let how = if instance.phase == Some(InstancePhase::Succeeded) { "powered off" } else { "failed" };
+        let trouble = instance.trouble.as_deref().map(|text| format!(": {text}")).unwrap_or_default();
+        return fail(draft, MemberReason::InstanceFailed, format!("its instance {how}{trouble}"));
+    }
+    match attested(member, snapshot.pool.as_deref(), now) {
+        Attested::Refused { reason, message } if reason == "DuplicateEndorsementKey" => {
+            draft.end(MemberPhase::Quarantined, MemberReason::Quarantined, format!("{reason}: {message}"), now);
+            draft
+        }
+        Attested::Refused { reason, message } => {
+            let text = if reason == MemberReason::AttestationRefused.as_str() {
+                message
+            } else {
+                format!("{reason}: {message}")
+            };
+            fail(draft, MemberReason::AttestationRefused, text)
+        }
+        evidence => {
+            progress(snapshot, instance, evidence, &mut draft, now);
+            draft
+        }
+    }
+}
+
+fn progress(
+    snapshot: &MemberSnapshot,
+    instance: &InstanceFacts,
+    evidence: Attested,
+    draft: &mut MemberDraft,
+    now: Timestamp,
+) {
+    let member = &snapshot.member;
+    let was_ready = draft.phase_times.ready.is_some();
+    let status = member.status.clone().unwrap_or_default();
+    if !instance.is_running() {
+        if instance.phase == Some(InstancePhase::Unknown) && draft.phase != MemberPhase::Provisioning {
+            draft.not_ready(draft.phase, MemberReason::InstanceFailed, "its instance is out of sight".into(), now);
+            return;
+        }
+        let unschedulable = snapshot.pods.iter().find_map(|pod| pod.unschedulable.clone());
+        let (reason, message) = match (unschedulable, &instance.trouble) {
+            (Some(text), _) => (MemberReason::Unschedulable, text),
+            (None, Some(text)) => (MemberReason::Unschedulable, text.clone()),
+            (None, None) => (MemberReason::Provisioning, "waits for its node".into()),
+        };
+        draft.not_ready(MemberPhase::Provisioning, reason, message, now);
+    } else {
+        draft.phase_times.running.get_or_insert(instance.running_at.unwrap_or(now));
+        match evidence {
+            Attested::NotRequired => draft.ready(now),
+            Attested::Until(until) => {
+                let verified = status.attestation.as_ref().and_then(|evidence| evidence.verified_at.as_ref());
+                draft.phase_times.attested.get_or_insert(verified.map_or(now, |time| time.0));
+                draft.ready(now);
+                draft.wake = Some(until);
+            }
+            Attested::NotYet { reason, message } => {
+                let seen = status.attestation.is_some()
+                    || status.endorsement.is_some()
+                    || status.enrolment.as_ref().is_some_and(|enrolment| enrolment.consumed_at.is_some());
+                if was_ready && reason == MemberReason::AttestationStale.as_str() {
+                    draft.not_ready(MemberPhase::Attesting, MemberReason::AttestationStale, message, now);
+                } else if seen {
+                    draft.not_ready(MemberPhase::Attesting, MemberReason::Attesting, message, now);
+                } else {
+                    let text = "its instance starts; no evidence yet".to_owned();
+                    draft.not_ready(MemberPhase::Booting, MemberReason::Booting, text, now);
+                }
+            }
+            Attested::Refused { .. } => {}
+        }
+        // A node that goes takes its members out of the warm set at once (the binder looks itself); the phase stays,
+        // for the node may come back.
+        if draft.phase == MemberPhase::Ready
+            && let Some(why) = node_trouble(snapshot)
+        {
+            draft.unready(MemberReason::NodeUnavailable, why, now);
+        }
+    }
+    if !was_ready && draft.phase != MemberPhase::Ready {
+        timeouts(snapshot, instance, draft, now);
+    }
+}
+
+/// Age counts from scheduled, not from created: a member that no node takes is held, not churned.
+fn timeouts(snapshot: &MemberSnapshot, instance: &InstanceFacts, draft: &mut MemberDraft, now: Timestamp) {
+    let Some(pool) = snapshot.pool.as_deref() else { return };
+    let scheduled = snapshot.pods.iter().find_map(|pod| pod.scheduled_at).or(instance.scheduled_at);
+    let limit = scheduled.map(|at| after(at, pool.spec.provisioning_timeout_seconds));
+    let consumed = snapshot
+        .member
+        .status
+        .as_ref()
+        .and_then(|status| status.enrolment.as_ref()?.consumed_at.as_ref())
+        .map(|at| at.0);
+    let judged = consumed.map(|at| after(at, pool.spec.attestation.timeout_seconds));
+    if limit.is_some_and(|limit| limit <= now) {
+        let text = format!(
+            "not Ready within {} s of being scheduled; it was {:?}",
+            pool.spec.provisioning_timeout_seconds, draft.phase
+        );
+        draft.end(MemberPhase::Failed, MemberReason::ProvisioningTimeout, text, now);
+    } else if judged.is_some_and(|judged| judged <= now) {
+        let text = format!("its attestation took more than {} s", pool.spec.attestation.timeout_seconds);
+        draft.end(MemberPhase::Failed, MemberReason::ProvisioningTimeout, text, now);
+    } else {
+        draft.wake = sooner(limit, judged);
+    }
+}

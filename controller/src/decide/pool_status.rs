@@ -1,0 +1,168 @@
+//! What a pool says about itself: counts and conditions, from one snapshot.
+
+use banlieue_crds::conditions::{self, PoolCondition, PoolReason, condition};
+use banlieue_crds::names::labels;
+use banlieue_crds::pool::VirtualMachinePoolStatus;
+use jiff::Timestamp;
+
+use super::budget::Budget;
+use super::population::Population;
+use crate::store::{MemberSnapshot, PoolSnapshot};
+
+/// What keeps a pool from making members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// Being deleted.
+    Draining,
+    /// `spec.paused`.
+    Paused,
+    /// Template or KubeVirt's judgement of it.
+    Template(String),
+    /// Measurements missing or of other content.
+    Measurements(String),
+    /// The trust bundle is not there.
+    Bundle,
+    /// ConfigMaps and NetworkPolicies of the namespace cannot be listed, yet.
+    Namespace,
+    /// Something is being asked for; a moment.
+    Preparing,
+    /// `maxReplicas` leaves no room.
+    MaxReplicas,
+    /// A quota refused the last member.
+    Quota(String),
+}
+
+/// Builds the whole status that we own. Conditions of other writers are not in it.
+pub(super) fn status(
+    snapshot: &PoolSnapshot,
+    revision: &str,
+    population: &Population<'_>,
+    budget: &Budget,
+    trouble: Option<Trouble>,
+    now: Timestamp,
+) -> VirtualMachinePoolStatus {
+    let pool = &snapshot.pool;
+    let standing = pool.status.clone().unwrap_or_default();
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let is_current = |member: &&&MemberSnapshot| member.member.spec.revision == revision;
+    let mut status = VirtualMachinePoolStatus {
+        observed_generation: pool.metadata.generation,
+        replicas: number(population.living - population.expected.min(population.living)),
+        warm: number(population.warm.len()),
+        provisioning: number(population.provisioning.len().saturating_sub(population.attesting)),
+        attesting: number(population.attesting),
+        bound: number(population.bound),
+        terminating: number(population.terminating),
+        failed: number(population.failed.len()),
+        updated: number(population.warm.iter().filter(is_current).count()),
+        current_revision: Some(revision.to_owned()),
+        selector: Some(format!("{}={}", labels::POOL, snapshot.key.name)),
+        runtime: pool.spec.template.runtime(),
+        pending_claims: number(snapshot.waiting),
+        hit_percent: snapshot.hit_percent,
+        recommended_warm: standing.recommended_warm,
+        failures: (!budget.record.counted.is_empty() || budget.record.consecutive > 0).then(|| budget.record.clone()),
+        conditions: standing
+            .conditions
+            .iter()
+            .filter(|condition| condition.type_ != PoolCondition::AttestorReachable.as_str())
+            .cloned()
+            .collect(),
+    };
+    let mut say = |type_: PoolCondition, holds: bool, reason: PoolReason, message: String| {
+        let new = condition(type_, holds, reason, message, pool.metadata.generation, now);
+        conditions::set(&mut status.conditions, new);
+    };
+    let wanted = usize::try_from(pool.spec.warm_replicas).unwrap_or(usize::MAX);
+    let short = population.warm.len() < wanted;
+    let failing = (budget.record.consecutive > 0)
+        .then(|| format!("{} failures in a row, the last: {}", budget.record.consecutive, budget.record.last_message));
+    let unschedulable = unschedulable(population);
+
+    match &trouble {
+        Some(Trouble::Template(message)) => {
+            say(PoolCondition::TemplateValid, false, PoolReason::TemplateInvalid, message.clone());
+        }
+        Some(Trouble::Measurements(message)) => {
+            say(PoolCondition::TemplateValid, false, PoolReason::MeasurementsNotFound, message.clone());
+        }
+        Some(Trouble::Preparing | Trouble::Namespace | Trouble::Bundle | Trouble::Draining) => {}
+        _ => say(PoolCondition::TemplateValid, true, PoolReason::Accepted, String::new()),
+    }
+    match (&trouble, &unschedulable) {
+        (Some(Trouble::MaxReplicas), _) => {
+            let text = format!("maxReplicas is {} and as many members live", pool.spec.max_replicas);
+            say(PoolCondition::Capacity, false, PoolReason::MaxReplicasReached, text);
+        }
+        (Some(Trouble::Quota(message)), _) => {
+            say(PoolCondition::Capacity, false, PoolReason::QuotaExceeded, message.clone());
+        }
+        (_, Some((reason, message))) => say(PoolCondition::Capacity, false, *reason, message.clone()),
+        _ => say(PoolCondition::Capacity, true, PoolReason::Sufficient, String::new()),
+    }
+    if budget.spent {
+        let pause = budget.pause_until.map(|until| format!("; the next attempt is not before {until:.0}"));
+        let text = format!("{}{}", failing.clone().unwrap_or_default(), pause.unwrap_or_default());
+        say(PoolCondition::ProvisioningHalted, true, PoolReason::FailureBudgetSpent, text);
+    } else {
+        let text = failing.clone().unwrap_or_default();
+        say(PoolCondition::ProvisioningHalted, false, PoolReason::WithinBudget, text);
+    }
+
+    let (reason, message) = match (&trouble, &unschedulable) {
+        _ if !short && !matches!(trouble, Some(Trouble::Draining)) => (PoolReason::Warm, String::new()),
+        (Some(Trouble::Draining), _) => {
+            (PoolReason::Draining, format!("{} members are not gone", population.living))
+        }
+        (Some(Trouble::Paused), _) => (PoolReason::Paused, "spec.paused is true".into()),
+        (Some(Trouble::Template(message)), _) => (PoolReason::TemplateInvalid, message.clone()),
+        (Some(Trouble::Measurements(message)), _) => (PoolReason::MeasurementsNotFound, message.clone()),
+        (Some(Trouble::Bundle), _) => {
+            (PoolReason::Filling, "waits for SPIRE's trust bundle in its ConfigMap".into())
+        }
+        (Some(Trouble::Namespace), _) => (
+            PoolReason::Filling,
+            "waits for the list of ConfigMaps and NetworkPolicies of its namespace; if this stays, bind the ClusterRole \
+             banlieue-controller-pool-namespace to the controller there"
+                .into(),
+        ),
+        _ if budget.spent => (PoolReason::FailureBudgetSpent, failing.clone().unwrap_or_default()),
+        (Some(Trouble::Quota(message)), _) => (PoolReason::QuotaExceeded, message.clone()),
+        (_, Some((reason, message))) => (*reason, message.clone()),
+        (Some(Trouble::MaxReplicas), _) => (
+            PoolReason::MaxReplicasReached,
+            format!("maxReplicas is {} and as many members live", pool.spec.max_replicas),
+        ),
+        _ => {
+            let cause = failing.clone().map(|text| format!("; {text}")).unwrap_or_default();
+            (PoolReason::Filling, format!("{} of {wanted} are warm{cause}", population.warm.len()))
+        }
+    };
+    let ready = !short && !matches!(trouble, Some(Trouble::Draining));
+    say(PoolCondition::Ready, ready, reason, message.clone());
+    let moving = !population.provisioning.is_empty()
+        || population.expected > 0
+        || population.terminating > 0
+        || !population.replaceable.is_empty();
+    if moving {
+        say(PoolCondition::Progressing, true, if short { reason } else { PoolReason::Filling }, String::new());
+    } else {
+        say(PoolCondition::Progressing, false, if short { reason } else { PoolReason::Settled }, message);
+    }
+    status
+}
+
+fn unschedulable(population: &Population<'_>) -> Option<(PoolReason, String)> {
+    population.provisioning.iter().find_map(|member| {
+        let instance = member.own_instance();
+        if instance.is_some_and(|instance| instance.is_running()) {
+            return None;
+        }
+        if let Some(text) = member.pods.iter().find_map(|pod| pod.unschedulable.clone()) {
+            return Some((PoolReason::Unschedulable, text));
+        }
+        let instance = instance?;
+        let text = instance.trouble.clone()?;
+        Some((if instance.over_quota { PoolReason::QuotaExceeded } else { PoolReason::Unschedulable }, text))
+    })
+}

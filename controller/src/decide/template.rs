@@ -1,0 +1,446 @@
+//! The template's allow-list (`api.md`, "The template is an allow-list").
+//!
+//! Whoever may create a pool must not gain the namespace's secrets or the node. So nothing is forbidden by name:
+//! what is not listed here is refused, with its path.
+
+use banlieue_crds::VirtualMachinePool;
+use banlieue_crds::names::{self, annotations, labels};
+use banlieue_crds::pool::{AttestationMode, RuntimeKind};
+use kube::ResourceExt;
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+/// What is wrong with a template: the field, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{field}: {message}")]
+pub struct TemplateFault {
+    /// Path of the field below `spec`.
+    pub field: String,
+    /// A sentence.
+    pub message: String,
+}
+
+/// KubeVirt's judgement of a revision's instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TemplateVerdict {
+    /// Its webhooks accept it.
+    Accepted,
+    /// They refuse it, in these words.
+    Refused {
+        /// KubeVirt's words.
+        message: String,
+        /// When to ask again: what the refusal is about may be outside the pool.
+        ask_again: jiff::Timestamp,
+    },
+}
+
+/// State of a pool's measurements document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PolicyState {
+    /// The immutable copy is there and has the right content.
+    Copied,
+    /// Why it is not.
+    Missing {
+        /// A sentence.
+        message: String,
+        /// `PoolSnapshot::measurements_version` when it was looked at.
+        looked_at: String,
+    },
+}
+
+type Check = Result<(), TemplateFault>;
+
+/// Judges a pool's template without asking anybody.
+pub fn check_template(pool: &VirtualMachinePool) -> Check {
+    let spec = &pool.spec;
+    if spec.attestation.mode == AttestationMode::None
+        && pool.annotations().get(annotations::ALLOW_UNATTESTED).map(String::as_str) != Some("true")
+    {
+        return fault(
+            "attestation.mode",
+            format!("mode None needs the pool annotation {}: \"true\"", annotations::ALLOW_UNATTESTED),
+        );
+    }
+    match spec.template.runtime() {
+        Some(RuntimeKind::KubeVirt) => {}
+        Some(RuntimeKind::Kata) => {
+            return fault("template.kata", "Kata members are not supported yet: use template.kubeVirt");
+        }
+        None => return fault("template", "exactly one of kubeVirt and kata must be set"),
+    }
+    if spec.attestation.mode == AttestationMode::Pod {
+        return fault("attestation.mode", "mode Pod is for Kata templates: use VTPM");
+    }
+    for key in spec.template.metadata.labels.keys() {
+        metadata_key("template.metadata.labels", key)?;
+    }
+    for key in spec.template.metadata.annotations.keys() {
+        metadata_key("template.metadata.annotations", key)?;
+    }
+    match &spec.template.kube_virt {
+        Some(template) => kubevirt_spec(&template.spec),
+        None => Ok(()),
+    }
+}
+
+/// Domains whose labels and annotations steer the launcher pod or the node: not the template's to set.
+const STEERING: [&str; 8] =
+    ["banlieue.io", "kubevirt.io", "k8s.io", "kubernetes.io", "cncf.io", "istio.io", "openshift.io", "ovn.org"];
+
+fn metadata_key(field: &str, key: &str) -> Check {
+    let Some((domain, _)) = key.split_once('/') else { return Ok(()) };
+    if domain == "app.kubernetes.io" && key != labels::MANAGED_BY {
+        return Ok(());
+    }
+    let steers = STEERING
+        .iter()
+        .any(|steering| domain == *steering || domain.strip_suffix(steering).is_some_and(|rest| rest.ends_with('.')));
+    if steers { fault(field, format!("the key {key} is not the template's to set: remove it")) } else { Ok(()) }
+}
+
+fn kubevirt_spec(spec: &Map<String, Value>) -> Check {
+    let at = "template.kubeVirt.spec";
+    for (key, value) in spec {
+        let field = format!("{at}.{key}");
+        match key.as_str() {
+            // Scheduling.
+            "nodeSelector"
+            | "affinity"
+            | "tolerations"
+            | "topologySpreadConstraints"
+            | "schedulerName"
+            | "priorityClassName" => {}
+            "evictionStrategy" => only(&field, value, &Value::from("None"))?,
+            "terminationGracePeriodSeconds" => only(&field, value, &Value::from(0))?,
+            "domain" => domain(&field, object(&field, value)?)?,
+            "networks" => networks(&field, array(&field, value)?)?,
+            "volumes" => {}
+            _ => return not_allowed(&field),
+        }
+    }
+    let Some(machine) = spec.get("domain").and_then(Value::as_object) else {
+        return fault(format!("{at}.domain"), "a machine is needed: set domain");
+    };
+    let devices = machine.get("devices").and_then(Value::as_object);
+    let list = |key: &str| devices.and_then(|devices| devices.get(key)).and_then(Value::as_array);
+    let disks = list("disks").map(Vec::as_slice).unwrap_or_default();
+    let volumes = match spec.get("volumes") {
+        Some(value) => array(&format!("{at}.volumes"), value)?.as_slice(),
+        None => &[],
+    };
+    volumes_and_disks(at, volumes, disks)?;
+    interface_and_network(at, list("interfaces"), spec.get("networks").and_then(Value::as_array))
+}
+
+fn domain(at: &str, map: &Map<String, Value>) -> Check {
+    for (key, value) in map {
+        let field = format!("{at}.{key}");
+        match key.as_str() {
+            "cpu" => keys(&field, value, &["cores", "sockets", "threads", "model", "features"])?,
+            "memory" => keys(&field, value, &["guest", "hugepages"])?,
+            "machine" => {
+                keys(&field, value, &["type"])?;
+                match value.get("type") {
+                    None => {}
+                    Some(machine) => only(&format!("{field}.type"), machine, &Value::from("q35"))?,
+                }
+            }
+            "resources" => {
+                keys(&field, value, &["requests", "limits"])?;
+                for part in ["requests", "limits"] {
+                    if let Some(amounts) = value.get(part) {
+                        keys(&format!("{field}.{part}"), amounts, &["cpu", "memory"])?;
+                    }
+                }
+            }
+            "features" => keys(&field, value, &["acpi", "apic", "smm"])?,
+            "firmware" => firmware(&field, object(&field, value)?)?,
+            "devices" => devices(&field, object(&field, value)?)?,
+            _ => return not_allowed(&field),
+        }
+    }
+    Ok(())
+}
+
+fn firmware(at: &str, map: &Map<String, Value>) -> Check {
+    for (key, value) in map {
+        let field = format!("{at}.{key}");
+        match key.as_str() {
+            "bootloader" => {
+                keys(&field, value, &["efi"])?;
+                let Some(efi) = value.get("efi") else { return fault(field, "members boot by EFI: set efi") };
+                let field = format!("{field}.efi");
+                keys(&field, efi, &["secureBoot", "persistent"])?;
+                if let Some(persistent) = efi.get("persistent") {
+                    only(&format!("{field}.persistent"), persistent, &Value::from(false))?;
+                }
+            }
+            "uuid" => return fault(field, "the controller sets it to the member's uid: remove it"),
+            _ => return not_allowed(&field),
+        }
+    }
+    Ok(())
+}
+
+fn devices(at: &str, map: &Map<String, Value>) -> Check {
+    for (key, value) in map {
+        let field = format!("{at}.{key}");
+        match key.as_str() {
+            "disks" => {
+                for (n, disk) in array(&field, value)?.iter().enumerate() {
+                    let field = format!("{field}[{n}]");
+                    keys(&field, disk, &["name", "disk", "bootOrder"])?;
+                    if let Some(target) = disk.get("disk") {
+                        keys(&format!("{field}.disk"), target, &["bus", "readonly"])?;
+                    }
+                }
+            }
+            "interfaces" => {
+                for (n, interface) in array(&field, value)?.iter().enumerate() {
+                    let field = format!("{field}[{n}]");
+                    keys(&field, interface, &["name", "masquerade", "model", "ports"])?;
+                    if interface.get("masquerade").is_none() {
+                        return fault(field, "the interface must be masquerade: set masquerade: {}");
+                    }
+                }
+            }
+            "tpm" => {
+                keys(&field, value, &["persistent"])?;
+                if let Some(persistent) = value.get("persistent") {
+                    only(&format!("{field}.persistent"), persistent, &Value::from(false))?;
+                }
+            }
+            "rng" => keys(&field, value, &[])?,
+            "autoattachGraphicsDevice" | "autoattachMemBalloon" | "autoattachSerialConsole" => {}
+            _ => return not_allowed(&field),
+        }
+    }
+    Ok(())
+}
+
+fn networks(at: &str, list: &[Value]) -> Check {
+    for (n, network) in list.iter().enumerate() {
+        let field = format!("{at}[{n}]");
+        keys(&field, network, &["name", "pod"])?;
+        match network.get("pod") {
+            Some(pod) => keys(&format!("{field}.pod"), pod, &["vmNetworkCIDR"])?,
+            None => return fault(field, "only the pod network is allowed: set pod: {}"),
+        }
+    }
+    Ok(())
+}
+
+fn volumes_and_disks(at: &str, volumes: &[Value], disks: &[Value]) -> Check {
+    let mut images = Vec::new();
+    for (n, volume) in volumes.iter().enumerate() {
+        let field = format!("{at}.volumes[{n}]");
+        keys(&field, volume, &["name", "containerDisk", "emptyDisk"])?;
+        let name = name_of(volume);
+        if name == names::ENROLMENT_VOLUME {
+            return fault(format!("{field}.name"), format!("{name} is the controller's volume: use another name"));
+        }
+        match (volume.get("containerDisk"), volume.get("emptyDisk")) {
+            (Some(disk), None) => {
+                keys(&format!("{field}.containerDisk"), disk, &["image", "imagePullPolicy", "path"])?;
+                images.push(name.to_owned());
+            }
+            (None, Some(disk)) => keys(&format!("{field}.emptyDisk"), disk, &["capacity"])?,
+            _ => return fault(field, "a volume is either a containerDisk or an emptyDisk"),
+        }
+        if disks.iter().filter(|disk| name_of(disk) == name).count() != 1 {
+            return fault(format!("{field}.name"), format!("exactly one disk must be named {name}"));
+        }
+    }
+    let [image] = images.as_slice() else {
+        return fault(format!("{at}.volumes"), "exactly one containerDisk, the image, is needed");
+    };
+    for (n, disk) in disks.iter().enumerate() {
+        let field = format!("{at}.domain.devices.disks[{n}]");
+        let name = name_of(disk);
+        if !volumes.iter().any(|volume| name_of(volume) == name) {
+            return fault(format!("{field}.name"), format!("there is no volume named {name}"));
+        }
+        if let Some(order) = disk.get("bootOrder")
+            && (name != image || order != &Value::from(1))
+        {
+            return fault(format!("{field}.bootOrder"), "the controller sets 1 on the image disk: remove it");
+        }
+    }
+    Ok(())
+}
+
+fn interface_and_network(at: &str, interfaces: Option<&Vec<Value>>, networks: Option<&Vec<Value>>) -> Check {
+    let interfaces = interfaces.map(Vec::as_slice).unwrap_or_default();
+    let networks = networks.map(Vec::as_slice).unwrap_or_default();
+    match (interfaces, networks) {
+        ([], []) => Ok(()),
+        ([interface], [network]) if name_of(interface) == name_of(network) => Ok(()),
+        ([_], [_]) => fault(format!("{at}.networks[0].name"), "interface and network must have one name"),
+        _ => fault(format!("{at}.networks"), "at most one interface with its one network is allowed"),
+    }
+}
+
+fn name_of(value: &Value) -> &str {
+    value.get("name").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn keys(field: &str, value: &Value, allowed: &[&str]) -> Check {
+    match object(field, value)?.keys().find(|key| !allowed.contains(&key.as_str())) {
+        Some(key) => not_allowed(&format!("{field}.{key}")),
+        None => Ok(()),
+    }
+}
+
+fn only(field: &str, value: &Value, wanted: &Value) -> Check {
+    if value == wanted { Ok(()) } else { fault(field, format!("must be {wanted} or left out, not {value}")) }
+}
+
+fn object<'a>(field: &str, value: &'a Value) -> Result<&'a Map<String, Value>, TemplateFault> {
+    value.as_object().ok_or_else(|| TemplateFault { field: field.to_owned(), message: "must be an object".into() })
+}
+
+fn array<'a>(field: &str, value: &'a Value) -> Result<&'a Vec<Value>, TemplateFault> {
+    value.as_array().ok_or_else(|| TemplateFault { field: field.to_owned(), message: "must be a list".into() })
+}
+
+fn not_allowed(field: &str) -> Check {
+    fault(field, "is not allowed in a member's template: remove it")
+}
+
+fn fault(field: impl Into<String>, message: impl Into<String>) -> Check {
+    Err(TemplateFault { field: field.into(), message: message.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::testing::pool;
+    use serde_json::json;
+
+    fn with(change: impl FnOnce(&mut Value)) -> Check {
+        let mut pool = pool("p");
+        let mut spec = Value::Object(pool.spec.template.kube_virt.clone().unwrap().spec);
+        change(&mut spec);
+        pool.spec.template.kube_virt.as_mut().unwrap().spec = spec.as_object().unwrap().clone();
+        check_template(&pool)
+    }
+
+    #[test]
+    fn an_ordinary_template_passes() {
+        assert_eq!(with(|_| {}), Ok(()));
+        assert_eq!(
+            with(|spec| {
+                spec["nodeSelector"] = json!({"a": "b"});
+                spec["tolerations"] = json!([{"key": "k"}]);
+                spec["evictionStrategy"] = json!("None");
+                spec["domain"]["devices"]["tpm"] = json!({});
+                spec["domain"]["devices"]["rng"] = json!({});
+                spec["domain"]["firmware"] = json!({"bootloader": {"efi": {"secureBoot": false}}});
+                spec["domain"]["devices"]["disks"][0]["bootOrder"] = json!(1);
+                spec["volumes"].as_array_mut().unwrap().push(json!({"name": "w", "emptyDisk": {"capacity": "1Gi"}}));
+                let disks = spec["domain"]["devices"]["disks"].as_array_mut().unwrap();
+                disks.push(json!({"name": "w", "disk": {"bus": "virtio"}}));
+            }),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn everything_that_is_not_listed_is_refused_by_name() {
+        let cases: Vec<(fn(&mut Value), &str)> = vec![
+            (|s| s["volumes"][0] = json!({"name": "image", "secret": {"secretName": "x"}}), "volumes[0].secret"),
+            (|s| s["volumes"][0] = json!({"name": "image", "hostDisk": {"path": "/"}}), "volumes[0].hostDisk"),
+            (
+                |s| s["volumes"][0] = json!({"name": "image", "persistentVolumeClaim": {"claimName": "x"}}),
+                "volumes[0].persistentVolumeClaim",
+            ),
+            (|s| s["volumes"][0] = json!({"name": "image", "serviceAccount": {}}), "volumes[0].serviceAccount"),
+            (
+                |s| s["volumes"][0]["containerDisk"]["imagePullSecret"] = json!("s"),
+                "volumes[0].containerDisk.imagePullSecret",
+            ),
+            (|s| s["accessCredentials"] = json!([]), "accessCredentials"),
+            (|s| s["hostname"] = json!("h"), "hostname"),
+            (|s| s["evictionStrategy"] = json!("LiveMigrate"), "evictionStrategy"),
+            (|s| s["terminationGracePeriodSeconds"] = json!(30), "terminationGracePeriodSeconds"),
+            (|s| s["domain"]["firmware"] = json!({"kernelBoot": {}}), "domain.firmware.kernelBoot"),
+            (|s| s["domain"]["firmware"] = json!({"uuid": "u"}), "domain.firmware.uuid"),
+            (
+                |s| s["domain"]["firmware"] = json!({"bootloader": {"efi": {"persistent": true}}}),
+                "domain.firmware.bootloader.efi.persistent",
+            ),
+            (|s| s["domain"]["firmware"] = json!({"bootloader": {"bios": {}}}), "domain.firmware.bootloader.bios"),
+            (|s| s["domain"]["devices"]["hostDevices"] = json!([]), "domain.devices.hostDevices"),
+            (|s| s["domain"]["devices"]["gpus"] = json!([]), "domain.devices.gpus"),
+            (|s| s["domain"]["devices"]["autoattachVSOCK"] = json!(true), "domain.devices.autoattachVSOCK"),
+            (|s| s["domain"]["devices"]["filesystems"] = json!([]), "domain.devices.filesystems"),
+            (|s| s["domain"]["devices"]["tpm"] = json!({"persistent": true}), "domain.devices.tpm.persistent"),
+            (|s| s["domain"]["machine"] = json!({"type": "pc"}), "domain.machine.type"),
+            (|s| s["domain"]["launchSecurity"] = json!({}), "domain.launchSecurity"),
+            (
+                |s| s["domain"]["resources"] = json!({"limits": {"nvidia.com/gpu": 1}}),
+                "domain.resources.limits.nvidia.com/gpu",
+            ),
+            (|s| s["domain"]["devices"]["disks"][0]["serial"] = json!("x"), "disks[0].serial"),
+            (|s| s["domain"]["devices"]["disks"][0]["bootOrder"] = json!(2), "disks[0].bootOrder"),
+            (|s| s["domain"]["devices"]["disks"][0]["name"] = json!("other"), "volumes[0].name"),
+            (
+                |s| {
+                    s["volumes"][0]["name"] = json!("banlieue-enrol");
+                    s["domain"]["devices"]["disks"][0]["name"] = json!("banlieue-enrol");
+                },
+                "volumes[0].name",
+            ),
+            (|s| s["volumes"] = json!([]), "volumes"),
+            (
+                |s| {
+                    s["domain"]["devices"]["interfaces"] = json!([{"name": "default", "bridge": {}}]);
+                    s["networks"] = json!([{"name": "default", "pod": {}}]);
+                },
+                "interfaces[0].bridge",
+            ),
+            (
+                |s| {
+                    s["domain"]["devices"]["interfaces"] = json!([{"name": "default", "masquerade": {}}]);
+                    s["networks"] = json!([{"name": "default", "multus": {"networkName": "x"}}]);
+                },
+                "networks[0].multus",
+            ),
+        ];
+        for (change, field) in cases {
+            let fault = with(change).expect_err(field);
+            assert!(fault.field.ends_with(field), "{} does not name {field}", fault.field);
+        }
+    }
+
+    #[test]
+    fn metadata_that_steers_the_pod_is_refused() {
+        for key in [
+            "hooks.kubevirt.io/hookSidecars",
+            "banlieue.io/state",
+            "k8s.v1.cni.cncf.io/networks",
+            "kubevirt.io/x",
+            "app.kubernetes.io/managed-by",
+        ] {
+            let mut pool = pool("p");
+            pool.spec.template.metadata.annotations.insert(key.into(), "v".into());
+            assert!(check_template(&pool).is_err(), "{key}");
+        }
+        let mut pool = pool("p");
+        pool.spec.template.metadata.labels.insert("app.kubernetes.io/name".into(), "v".into());
+        pool.spec.template.metadata.labels.insert("team".into(), "v".into());
+        assert_eq!(check_template(&pool), Ok(()));
+    }
+
+    #[test]
+    fn mode_none_is_asked_for_twice_and_kata_comes_later() {
+        let mut none = pool("p");
+        none.metadata.annotations = None;
+        assert_eq!(check_template(&none).unwrap_err().field, "attestation.mode");
+        let mut kata = pool("p");
+        kata.spec.template.kube_virt = None;
+        kata.spec.template.kata =
+            serde_json::from_value(json!({"podTemplate": {}, "runtimeClassName": "kata"})).unwrap();
+        assert_eq!(check_template(&kata).unwrap_err().field, "template.kata");
+    }
+}

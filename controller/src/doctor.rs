@@ -1,0 +1,2 @@
+//! `banlieue-controller doctor`.
+pub use crate::run::installed;

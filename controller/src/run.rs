@@ -1,0 +1,206 @@
+//! The program: connect, check, watch, work, stop.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{Api, Client, Config};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::act::{Controller, Events, Parts, Settings, System, run_events};
+use crate::api::{Kubernetes, Typed, chain, connect};
+use crate::config::RunArgs;
+use crate::decide::Tuning;
+use crate::metrics::Metrics;
+use crate::schedule::{Lane, run_workers};
+use crate::store::watch;
+
+/// Why the program cannot run: one sentence on what is wrong, one on what to do.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// Kubeconfig or flags.
+    #[error("the configuration is wrong: {0}")]
+    Config(String),
+    /// The API server.
+    #[error("the API server at {url} cannot be reached: {cause}. Check the kubeconfig, the network and that it runs.")]
+    Unreachable {
+        /// Where.
+        url: String,
+        /// Why.
+        cause: String,
+    },
+    /// It answers and says no.
+    #[error("the API server at {url} refuses us: {cause}. Check the credentials and the roles in the chart.")]
+    Refused {
+        /// Where.
+        url: String,
+        /// Why.
+        cause: String,
+    },
+    /// A kind is not installed.
+    #[error("the cluster has no {kind}. {remedy}")]
+    Missing {
+        /// Which.
+        kind: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The address for metrics.
+    #[error("cannot listen on {address}: {cause}. Choose another --metrics address.")]
+    Listen {
+        /// Which.
+        address: String,
+        /// Why.
+        cause: String,
+    },
+}
+
+impl RunError {
+    /// The process' exit code: 2 configuration, 3 the cluster cannot be reached or lacks something.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            RunError::Config(_) | RunError::Listen { .. } => 2,
+            RunError::Unreachable { .. } | RunError::Refused { .. } | RunError::Missing { .. } => 3,
+        }
+    }
+}
+
+/// Reads the kubeconfig or the pod's service account.
+pub async fn client_config() -> Result<Config, RunError> {
+    Config::infer().await.map_err(|error| {
+        RunError::Config(format!(
+            "no usable kubeconfig: {}. Set KUBECONFIG to a readable file, or run in a pod with a service account.",
+            chain(&error)
+        ))
+    })
+}
+
+/// Whether the API server answers and has the kinds that we need.
+pub async fn check_cluster(client: &Client, url: &str) -> Result<(), RunError> {
+    let wanted = [
+        ("banlieue.io/v1alpha1", "virtualmachinepools", "Apply charts/banlieue-crds."),
+        ("banlieue.io/v1alpha1", "poolmembers", "Apply charts/banlieue-crds."),
+        ("banlieue.io/v1alpha1", "virtualmachineclaims", "Apply charts/banlieue-crds."),
+        ("kubevirt.io/v1", "virtualmachineinstances", "Install KubeVirt 1.8 or newer."),
+    ];
+    for (version, plural, remedy) in wanted {
+        let found = tokio::time::timeout(Duration::from_secs(15), client.list_api_group_resources(version)).await;
+        let missing = || RunError::Missing { kind: format!("{plural} in {version}"), remedy };
+        match found {
+            Err(_) => return Err(RunError::Unreachable { url: url.into(), cause: "no answer within 15 s".into() }),
+            Ok(Ok(list)) if list.resources.iter().any(|resource| resource.name == plural) => {}
+            Ok(Ok(_)) => return Err(missing()),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Err(missing()),
+            Ok(Err(kube::Error::Api(status))) => {
+                return Err(RunError::Refused { url: url.into(), cause: status.message.clone() });
+            }
+            Ok(Err(error)) => return Err(RunError::Unreachable { url: url.into(), cause: chain(&error) }),
+        }
+    }
+    Ok(())
+}
+
+/// Names of the CRDs that are installed, for `doctor`.
+pub async fn installed(client: &Client, names: &[&str]) -> Result<Vec<String>, kube::Error> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut found = Vec::new();
+    for name in names {
+        if api.get_opt(name).await?.is_some() {
+            found.push((*name).to_owned());
+        }
+    }
+    Ok(found)
+}
+
+/// Runs until `stop`.
+pub async fn run(args: RunArgs, stop: CancellationToken) -> Result<(), RunError> {
+    let config = client_config().await?;
+    let url = config.cluster_url.to_string();
+    let connected = |config: Config| connect(config).map_err(|error| RunError::Config(chain(&error)));
+    let client = connected(config.clone())?;
+    check_cluster(&client, &url).await?;
+    let binding = connected(config.clone())?;
+    let watching = connected(config)?;
+    let listener = TcpListener::bind(args.metrics)
+        .await
+        .map_err(|error| RunError::Listen { address: args.metrics.to_string(), cause: error.to_string() })?;
+
+    let metrics = Metrics::default();
+    let api = Arc::new(Kubernetes::new(client, Duration::from_secs(30), metrics.clone()));
+    let (events, queue) = Events::new(1024, metrics.clone());
+    let sender = tokio::spawn(run_events(Typed::new(api.clone()), queue, instance_name(), metrics.clone()));
+    let controller = Arc::new(Controller::new(Parts {
+        api,
+        binding: Arc::new(Kubernetes::new(binding, Duration::from_secs(10), metrics.clone())),
+        scopes: args.namespaces.len(),
+        clock: Arc::new(System),
+        random: Arc::new(System),
+        settings: Settings {
+            issuer: args.issuer(),
+            bundle: args.bundle(),
+            tuning: Tuning::default(),
+            coalesce: SignedDuration::from_millis(250),
+            pace: (50, 50),
+        },
+        events,
+        metrics,
+    }));
+    tracing::info!(url, metrics = %listener.local_addr().map_or_else(|_| args.metrics.to_string(), |a| a.to_string()), "started");
+
+    let (changes, received) = mpsc::channel(4096);
+    let watches = stop.child_token();
+    watch::start(&watching, &args.namespaces, changes.clone(), &watches);
+    let feed = tokio::spawn(feed(controller.clone(), watching, changes, received, watches.clone()));
+    let served = tokio::spawn(crate::http::serve(listener, controller.clone(), watches.clone()));
+
+    let mut lanes = tokio::task::JoinSet::new();
+    for (lane, most) in [(Lane::Bind, 64), (Lane::End, 32), (Lane::Fill, 8)] {
+        let schedule = controller.schedule();
+        let (clock, worker) = (controller.clone(), controller.clone());
+        let work = move |key| {
+            let worker = worker.clone();
+            async move { worker.work(key).await }
+        };
+        lanes.spawn(run_workers(schedule, lane, most, move || clock.now(), work, stop.clone()));
+    }
+    while lanes.join_next().await.is_some() {}
+    tracing::info!("drained");
+    watches.cancel();
+    feed.abort();
+    let _ = tokio::time::timeout(Duration::from_secs(2), served).await;
+    drop(controller);
+    let _ = tokio::time::timeout(Duration::from_secs(2), sender).await;
+    Ok(())
+}
+
+/// Takes changes into the index, and begins to watch a namespace when its first pool is seen.
+async fn feed(
+    controller: Arc<Controller>,
+    client: Client,
+    changes: mpsc::Sender<watch::Change>,
+    mut received: mpsc::Receiver<watch::Change>,
+    stop: CancellationToken,
+) {
+    let mut watched = BTreeSet::new();
+    while let Some(change) = received.recv().await {
+        let is_pool = matches!(change.event, watch::ChangeEvent::Pool(_));
+        controller.observe(change);
+        if is_pool {
+            let namespaces = controller.index().pool_namespaces();
+            for namespace in namespaces {
+                if watched.insert(namespace.clone()) {
+                    watch::start_namespace(&client, &namespace, changes.clone(), &stop);
+                }
+            }
+        }
+    }
+}
+
+fn instance_name() -> String {
+    std::env::var("HOSTNAME").unwrap_or_else(|_| format!("banlieue-controller-{}", std::process::id()))
+}

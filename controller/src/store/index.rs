@@ -1,0 +1,350 @@
+//! The joined state. See the module's words in `store`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use banlieue_crds::kubevirt::VirtualMachineInstance;
+use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::facts::{ConfigMapFacts, InstanceFacts, NodeFacts, PodFacts};
+use super::table::{Stored, Table};
+use super::warm::Candidates;
+use super::{ObjectKey, apply};
+use crate::decide::{PolicyState, Shortage, TemplateVerdict};
+use crate::schedule::{Expectations, Key, Pace};
+
+/// A waiting claim's member, between the pick and the acknowledgement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// uid of the claim.
+    pub claim_uid: String,
+    /// The member picked for it.
+    pub member: ObjectKey,
+    /// uid of that member.
+    pub member_uid: String,
+    /// The resourceVersion that a commit was sent with and whose outcome is not known yet. Only the very same commit
+    /// may be repeated until it is known.
+    pub sent: Option<String>,
+}
+
+/// What was seen of a member's end, for the claim's Destroyed condition.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DestroySteps {
+    /// Instance verified gone.
+    pub instance_gone: Option<Timestamp>,
+    /// Launcher pod verified gone.
+    pub pod_gone: Option<Timestamp>,
+    /// Secret verified gone.
+    pub secret_gone: Option<Timestamp>,
+    /// Identity revoked, as the attestor controller dated it; none when the pool asks for no evidence.
+    pub identity_revoked: Option<Timestamp>,
+}
+
+/// What this process found out about a pool by asking the API server. Lost at a restart and then asked again.
+#[derive(Debug, Clone, Default)]
+pub struct PoolFacts {
+    /// KubeVirt's judgement of the instance of a revision.
+    pub template: Option<(String, TemplateVerdict)>,
+    /// State of the measurements of a digest.
+    pub policy: Option<(String, PolicyState)>,
+    /// Whether the trust bundle is there.
+    pub bundle: Option<bool>,
+    /// The last refusal for lack of room, and until when nothing is asked for again.
+    pub shortage: Option<(Timestamp, Shortage)>,
+    /// Claims that found a warm member at once, and those that did not.
+    pub hits: (u32, u32),
+    /// When the status was written last: counters are coalesced.
+    pub status_written: Option<Timestamp>,
+}
+
+/// Everything the controller knows.
+#[derive(Debug)]
+pub struct Index {
+    pub(super) scopes: usize,
+    pub(super) pools: Table<VirtualMachinePool>,
+    pub(super) members: Table<PoolMember>,
+    pub(super) claims: Table<VirtualMachineClaim>,
+    pub(super) instances: Table<InstanceFacts>,
+    pub(super) pods: Table<PodFacts>,
+    pub(super) nodes: Table<NodeFacts>,
+    pub(super) config_maps: Table<ConfigMapFacts>,
+    pub(super) network_policies: Table<()>,
+    pub(super) members_by_pool: BTreeMap<ObjectKey, BTreeSet<String>>,
+    pub(super) members_by_claim: BTreeMap<String, BTreeSet<ObjectKey>>,
+    pub(super) claims_by_pool: BTreeMap<ObjectKey, BTreeSet<String>>,
+    pub(super) pods_by_instance: BTreeMap<String, BTreeSet<ObjectKey>>,
+    pub(super) candidates: Candidates,
+    /// Creates in flight.
+    pub expectations: Expectations,
+    /// Waiting claims that have a member picked, by claim.
+    assignments: BTreeMap<ObjectKey, Assignment>,
+    /// Members that somebody is writing: the binder for a claim, or the member's own worker.
+    held: BTreeMap<ObjectKey, Holder>,
+    /// Place in the queue of claims that found no member at the last pass.
+    pub(super) unserved: BTreeMap<ObjectKey, (u32, bool)>,
+    pool_facts: BTreeMap<String, PoolFacts>,
+    paces: BTreeMap<String, Pace>,
+    steps: BTreeMap<String, DestroySteps>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Holder {
+    Claim(ObjectKey),
+    Worker,
+}
+
+impl Index {
+    /// An empty index fed by watches over so many scopes (1 when all namespaces are watched at once).
+    pub fn new(scopes: usize) -> Self {
+        Self {
+            scopes: scopes.max(1),
+            pools: Table::default(),
+            members: Table::default(),
+            claims: Table::default(),
+            instances: Table::default(),
+            pods: Table::default(),
+            nodes: Table::default(),
+            config_maps: Table::default(),
+            network_policies: Table::default(),
+            members_by_pool: BTreeMap::new(),
+            members_by_claim: BTreeMap::new(),
+            claims_by_pool: BTreeMap::new(),
+            pods_by_instance: BTreeMap::new(),
+            candidates: Candidates::default(),
+            expectations: Expectations::default(),
+            assignments: BTreeMap::new(),
+            held: BTreeMap::new(),
+            unserved: BTreeMap::new(),
+            pool_facts: BTreeMap::new(),
+            paces: BTreeMap::new(),
+            steps: BTreeMap::new(),
+        }
+    }
+
+    /// The kinds whose first list is not complete yet. Nothing may be decided before there are none: a half-seen
+    /// world looks like one where everything has vanished.
+    pub fn unsynced(&self) -> Vec<&'static str> {
+        let tables = [
+            ("virtualmachinepools", self.pools.is_synced(self.scopes)),
+            ("poolmembers", self.members.is_synced(self.scopes)),
+            ("virtualmachineclaims", self.claims.is_synced(self.scopes)),
+            ("virtualmachineinstances", self.instances.is_synced(self.scopes)),
+            ("pods", self.pods.is_synced(self.scopes)),
+            ("nodes", self.nodes.is_synced(1)),
+        ];
+        tables.into_iter().filter(|(_, synced)| !synced).map(|(kind, _)| kind).collect()
+    }
+
+    /// Whether ConfigMaps and NetworkPolicies of a namespace were listed. They are watched in pool namespaces only,
+    /// where the controller has rights on them.
+    pub fn namespace_seen(&self, namespace: &str) -> bool {
+        self.config_maps.is_scope_synced(namespace) && self.network_policies.is_scope_synced(namespace)
+    }
+
+    /// Namespaces that hold a pool.
+    pub fn pool_namespaces(&self) -> BTreeSet<String> {
+        self.pools.iter().map(|(key, _)| key.namespace.clone()).collect()
+    }
+
+    /// Every key there is, to begin with.
+    pub fn all_keys(&self) -> Vec<Key> {
+        let pools = self.pools.iter().flat_map(|(key, _)| [Key::Pool(key.clone()), Key::Bind(key.clone())]);
+        let members = self.members.iter().map(|(key, _)| Key::Member(key.clone()));
+        let claims = self.claims.iter().map(|(key, _)| Key::Claim(key.clone()));
+        pools.chain(members).chain(claims).collect()
+    }
+
+    /// Stores a pool that a call answered.
+    pub fn put_pool(&mut self, pool: VirtualMachinePool) -> Vec<Key> {
+        apply::pool(self, pool)
+    }
+
+    /// Stores a member that a call answered.
+    pub fn put_member(&mut self, member: PoolMember) -> Vec<Key> {
+        apply::member(self, member)
+    }
+
+    /// Stores a claim that a call answered.
+    pub fn put_claim(&mut self, claim: VirtualMachineClaim) -> Vec<Key> {
+        apply::claim(self, claim)
+    }
+
+    /// Stores an instance that a call answered.
+    pub fn put_instance(&mut self, instance: &VirtualMachineInstance) -> Vec<Key> {
+        apply::instance(self, instance)
+    }
+
+    /// A call answered that this life of a member is gone.
+    pub fn drop_member(&mut self, key: &ObjectKey, uid: &str) -> Vec<Key> {
+        apply::member_gone(self, key, uid)
+    }
+
+    /// A call answered that this life of a claim is gone.
+    pub fn drop_claim(&mut self, key: &ObjectKey, uid: &str) -> Vec<Key> {
+        apply::claim_gone(self, key, uid)
+    }
+
+    /// A call answered that this life of an instance is gone.
+    pub fn drop_instance(&mut self, key: &ObjectKey, uid: &str) -> Vec<Key> {
+        apply::instance_gone(self, key, uid)
+    }
+
+    /// A call answered that this life of a pool is gone.
+    pub fn drop_pool(&mut self, key: &ObjectKey, uid: &str) -> Vec<Key> {
+        apply::pool_gone(self, key, uid)
+    }
+
+    /// The pool under a name.
+    pub fn pool(&self, key: &ObjectKey) -> Option<Arc<VirtualMachinePool>> {
+        self.pools.get(key).map(|stored| Arc::clone(&stored.object))
+    }
+
+    /// The member under a name.
+    pub fn member(&self, key: &ObjectKey) -> Option<Arc<PoolMember>> {
+        self.members.get(key).map(|stored| Arc::clone(&stored.object))
+    }
+
+    /// The claim under a name.
+    pub fn claim(&self, key: &ObjectKey) -> Option<Arc<VirtualMachineClaim>> {
+        self.claims.get(key).map(|stored| Arc::clone(&stored.object))
+    }
+
+    /// Every pool.
+    pub fn pool_keys(&self) -> Vec<ObjectKey> {
+        self.pools.iter().map(|(key, _)| key.clone()).collect()
+    }
+
+    /// The pool's members, terminating ones included.
+    pub fn members_of(&self, pool: &ObjectKey) -> impl Iterator<Item = (ObjectKey, &Stored<PoolMember>)> {
+        self.members_by_pool.get(pool).into_iter().flatten().filter_map(|name| {
+            let key = pool.sibling(name);
+            self.members.get(&key).map(|stored| (key, stored))
+        })
+    }
+
+    /// Members whose claimRef names this claim.
+    pub fn committed(&self, claim_uid: &str) -> Vec<(ObjectKey, Arc<PoolMember>)> {
+        let keys = self.members_by_claim.get(claim_uid).into_iter().flatten();
+        keys.filter_map(|key| self.members.get(key).map(|stored| (key.clone(), Arc::clone(&stored.object)))).collect()
+    }
+
+    /// The claim's picked member.
+    pub fn assignment(&self, claim: &ObjectKey) -> Option<&Assignment> {
+        self.assignments.get(claim)
+    }
+
+    /// Picks a member for a claim. The caller has seen under the same lock that neither is taken.
+    pub fn assign(&mut self, claim: ObjectKey, assignment: Assignment) {
+        self.unserved.remove(&claim);
+        self.held.insert(assignment.member.clone(), Holder::Claim(claim.clone()));
+        self.assignments.insert(claim, assignment);
+    }
+
+    /// Notes the version that a commit is sent with.
+    pub fn mark_sent(&mut self, claim: &ObjectKey, version: Option<String>) {
+        if let Some(assignment) = self.assignments.get_mut(claim) {
+            assignment.sent = version;
+        }
+    }
+
+    /// Gives back a claim's pick.
+    pub fn unassign(&mut self, claim: &ObjectKey) {
+        if let Some(assignment) = self.assignments.remove(claim)
+            && self.held.get(&assignment.member) == Some(&Holder::Claim(claim.clone()))
+        {
+            self.held.remove(&assignment.member);
+        }
+    }
+
+    /// Whether somebody is writing a member.
+    pub fn is_held(&self, member: &ObjectKey) -> bool {
+        self.held.contains_key(member)
+    }
+
+    /// Keeps the binder off a member while its worker writes it; false when the binder has it.
+    pub fn hold(&mut self, member: &ObjectKey) -> bool {
+        if self.held.contains_key(member) {
+            return false;
+        }
+        self.held.insert(member.clone(), Holder::Worker);
+        true
+    }
+
+    /// The member's worker is done.
+    pub fn unhold(&mut self, member: &ObjectKey) {
+        if self.held.get(member) == Some(&Holder::Worker) {
+            self.held.remove(member);
+        }
+    }
+
+    /// What this process found out about a pool.
+    pub fn pool_facts(&self, pool_uid: &str) -> PoolFacts {
+        self.pool_facts.get(pool_uid).cloned().unwrap_or_default()
+    }
+
+    /// Share of claims that found a warm member at once.
+    pub(super) fn hit_percent(&self, pool_uid: &str) -> Option<u32> {
+        let (hits, misses) = self.pool_facts.get(pool_uid)?.hits;
+        let all = hits.checked_add(misses).filter(|all| *all > 0)?;
+        u32::try_from(u64::from(hits) * 100 / u64::from(all)).ok()
+    }
+
+    /// Changes what was found out about a pool.
+    pub fn update_facts(&mut self, pool_uid: &str, change: impl FnOnce(&mut PoolFacts)) {
+        change(self.pool_facts.entry(pool_uid.to_owned()).or_default());
+    }
+
+    /// The pool's refill pace.
+    pub fn pace(&mut self, pool_uid: &str, new: impl FnOnce() -> Pace) -> &mut Pace {
+        self.paces.entry(pool_uid.to_owned()).or_insert_with(new)
+    }
+
+    /// What was seen of a member's end.
+    pub fn steps(&self, member_uid: &str) -> DestroySteps {
+        self.steps.get(member_uid).cloned().unwrap_or_default()
+    }
+
+    /// Notes a step of a member's end.
+    pub fn note_step(&mut self, member_uid: &str, change: impl FnOnce(&mut DestroySteps)) {
+        change(self.steps.entry(member_uid.to_owned()).or_default());
+    }
+
+    /// The claim has reported its member's end.
+    pub fn forget_steps(&mut self, member_uid: &str) {
+        self.steps.remove(member_uid);
+    }
+
+    /// Replaces the queue places of a pool's claims that found no member.
+    pub fn set_unserved(&mut self, pool: &ObjectKey, places: impl IntoIterator<Item = (ObjectKey, u32, bool)>) {
+        let claims = self.claims_by_pool.get(pool).into_iter().flatten();
+        for name in claims {
+            self.unserved.remove(&pool.sibling(name));
+        }
+        self.unserved.extend(places.into_iter().map(|(claim, place, behind)| (claim, (place, behind))));
+    }
+
+    pub(super) fn forget_pool(&mut self, pool_uid: &str) {
+        self.pool_facts.remove(pool_uid);
+        self.paces.remove(pool_uid);
+    }
+
+    pub(super) fn forget_claim(&mut self, claim: &ObjectKey) {
+        self.unserved.remove(claim);
+        // An assignment stays: its worker ends it, after it has learned what became of a commit that was sent.
+    }
+
+    pub(super) fn node(&self, name: &str) -> Option<Arc<NodeFacts>> {
+        self.nodes.get(&ObjectKey::new("", name)).map(|stored| Arc::clone(&stored.object))
+    }
+
+    pub(super) fn uid_of(object: &impl ResourceExt) -> String {
+        object.uid().unwrap_or_default()
+    }
+
+    /// Applies one watch event. Answers the keys that it concerns.
+    pub fn apply(&mut self, change: super::Change, now: Timestamp) -> Vec<Key> {
+        apply::change(self, change, now)
+    }
+}

@@ -1,0 +1,182 @@
+//! Watches: one task for each kind turns kube's watcher into [`Change`]s.
+
+use banlieue_crds::kubevirt::VirtualMachineInstance;
+use banlieue_crds::names::labels;
+use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool};
+use futures::{Stream, StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::api::{Api, PartialObjectMeta};
+use kube::runtime::watcher::{self, Config, Event, watcher};
+use kube::runtime::{WatchStreamExt, watcher::DefaultBackoff};
+use kube::{Client, ResourceExt};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+/// One event of one watch.
+#[derive(Debug)]
+pub struct Change {
+    /// The namespace that the watch is about; empty when it is about all.
+    pub scope: String,
+    /// What happened.
+    pub event: ChangeEvent,
+}
+
+/// The event, by kind.
+#[derive(Debug)]
+pub enum ChangeEvent {
+    /// Of a pool.
+    Pool(Event<VirtualMachinePool>),
+    /// Of a member.
+    Member(Event<PoolMember>),
+    /// Of a claim.
+    Claim(Event<VirtualMachineClaim>),
+    /// Of an instance that carries our pool label.
+    Instance(Event<VirtualMachineInstance>),
+    /// Of a launcher pod.
+    Pod(Event<Pod>),
+    /// Of a node.
+    Node(Event<Node>),
+    /// Of a ConfigMap, without its content.
+    ConfigMap(Event<PartialObjectMeta<ConfigMap>>),
+    /// Of a NetworkPolicy of ours, without its content.
+    NetworkPolicy(Event<PartialObjectMeta<NetworkPolicy>>),
+}
+
+impl ChangeEvent {
+    /// The kind's plural, for metrics and logs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            ChangeEvent::Pool(_) => "virtualmachinepools",
+            ChangeEvent::Member(_) => "poolmembers",
+            ChangeEvent::Claim(_) => "virtualmachineclaims",
+            ChangeEvent::Instance(_) => "virtualmachineinstances",
+            ChangeEvent::Pod(_) => "pods",
+            ChangeEvent::Node(_) => "nodes",
+            ChangeEvent::ConfigMap(_) => "configmaps",
+            ChangeEvent::NetworkPolicy(_) => "networkpolicies",
+        }
+    }
+}
+
+/// Starts every watch. `namespaces` empty means all. Changes arrive on the channel in each watch's own order.
+pub fn start(client: &Client, namespaces: &[String], changes: mpsc::Sender<Change>, stop: &CancellationToken) {
+    for scope in scopes(namespaces) {
+        let ours = Config::default().labels(labels::POOL);
+        let run = Run { scope: scope.clone().unwrap_or_default(), changes: changes.clone(), stop: stop.clone() };
+        run.spawn(watcher(api::<VirtualMachinePool>(client, &scope), Config::default()), strip, ChangeEvent::Pool);
+        run.spawn(watcher(api::<PoolMember>(client, &scope), Config::default()), strip, ChangeEvent::Member);
+        run.spawn(watcher(api::<VirtualMachineClaim>(client, &scope), Config::default()), strip, ChangeEvent::Claim);
+        run.spawn(watcher(api::<VirtualMachineInstance>(client, &scope), ours.clone()), strip, ChangeEvent::Instance);
+        run.spawn(watcher(api::<Pod>(client, &scope), ours), strip_pod, ChangeEvent::Pod);
+    }
+    let run = Run { scope: String::new(), changes, stop: stop.clone() };
+    run.spawn(watcher(Api::<Node>::all(client.clone()), Config::default()), strip_node, ChangeEvent::Node);
+}
+
+/// Starts the watches of one pool namespace: ConfigMaps and NetworkPolicies, on which the controller has no rights
+/// elsewhere.
+pub fn start_namespace(client: &Client, namespace: &str, changes: mpsc::Sender<Change>, stop: &CancellationToken) {
+    let run = Run { scope: namespace.to_owned(), changes, stop: stop.clone() };
+    let scope = Some(namespace.to_owned());
+    let ours = Config::default().labels(labels::POOL);
+    let (maps, policies) =
+        (api::<PartialObjectMeta<ConfigMap>>(client, &scope), api::<PartialObjectMeta<NetworkPolicy>>(client, &scope));
+    run.spawn(watcher(maps, Config::default()), strip, ChangeEvent::ConfigMap);
+    run.spawn(watcher(policies, ours), strip, ChangeEvent::NetworkPolicy);
+}
+
+fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
+    if namespaces.is_empty() { vec![None] } else { namespaces.iter().cloned().map(Some).collect() }
+}
+
+fn api<K>(client: &Client, scope: &Option<String>) -> Api<K>
+where
+    K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+    K::DynamicType: Default,
+{
+    match scope {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+struct Run {
+    scope: String,
+    changes: mpsc::Sender<Change>,
+    stop: CancellationToken,
+}
+
+impl Run {
+    fn spawn<K>(
+        &self,
+        stream: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+        strip: fn(&mut K),
+        wrap: fn(Event<K>) -> ChangeEvent,
+    ) where
+        K: ResourceExt + Send + 'static,
+    {
+        let (scope, changes, stop) = (self.scope.clone(), self.changes.clone(), self.stop.clone());
+        tokio::spawn(async move {
+            let stream = stream.backoff(DefaultBackoff::default()).map_ok(move |event| stripped(event, strip));
+            let mut stream = std::pin::pin!(stream);
+            let mut failing = false;
+            loop {
+                let next = tokio::select! {
+                    () = stop.cancelled() => return,
+                    next = stream.next() => next,
+                };
+                match next {
+                    Some(Ok(event)) => {
+                        failing = false;
+                        if changes.send(Change { scope: scope.clone(), event: wrap(event) }).await.is_err() {
+                            return;
+                        }
+                    }
+                    Some(Err(error)) => {
+                        // The first of a row is news, the rest is noise: kube backs off and lists again by itself.
+                        let text = crate::api::chain(&error);
+                        if failing {
+                            debug!(error = text, "watch fails");
+                        } else {
+                            warn!(error = text, "watch fails, trying again");
+                        }
+                        failing = true;
+                    }
+                    None => return,
+                }
+            }
+        });
+    }
+}
+
+fn stripped<K>(event: Event<K>, strip: fn(&mut K)) -> Event<K> {
+    let with = |mut object: K| {
+        strip(&mut object);
+        object
+    };
+    match event {
+        Event::Apply(object) => Event::Apply(with(object)),
+        Event::InitApply(object) => Event::InitApply(with(object)),
+        other => other,
+    }
+}
+
+fn strip(object: &mut impl ResourceExt) {
+    object.managed_fields_mut().clear();
+}
+
+fn strip_pod(pod: &mut Pod) {
+    strip(pod);
+    pod.annotations_mut().clear();
+    pod.spec = None;
+}
+
+fn strip_node(node: &mut Node) {
+    strip(node);
+    node.annotations_mut().clear();
+    if let Some(status) = node.status.as_mut() {
+        status.images = None;
+    }
+}
