@@ -2,7 +2,7 @@
 
 use std::{
     fs::{DirBuilder, OpenOptions},
-    io::Write,
+    io::{BufRead, BufReader, Read, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     process::{Command, Stdio},
 };
@@ -14,7 +14,7 @@ use banlieue_protocol::{
 use rustix::process::Pid;
 use thiserror::Error;
 
-use crate::{evidence::EVENT_LOG, seed_volume::SEED};
+use crate::{console, evidence::EVENT_LOG, seed_volume::SEED};
 
 /// The Workload API of this guest.
 pub const SOCKET: &str = "/run/spire/agent.sock";
@@ -24,6 +24,8 @@ const CONFIG: &str = "/run/banlieue/agent.conf";
 const DATA: &str = "/run/spire/data";
 /// The kernel's resource manager keeps the plugin's handles apart from anybody else's.
 const TPM: &str = "device:/dev/tpmrm0";
+/// Longer lines of the agent are split.
+const LONGEST_LINE: u64 = 4096;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Why the agent could not be started.
@@ -95,11 +97,29 @@ pub fn prepare(seed: &Seed) -> Result<(), Error> {
 pub fn start() -> Result<Pid, Error> {
     // A socket left by an agent that was killed would make its successor fail to listen.
     let _ = std::fs::remove_file(SOCKET);
+    let (said, say) = std::io::pipe().map_err(Error::Start)?;
     let mut command = Command::new(PROGRAM);
     command.args(["run", "-config", CONFIG]).stdin(Stdio::null()).current_dir("/");
+    // A pipe, not the console itself: to a terminal the agent writes colours, and a slow console would stop it.
+    command.stdout(say.try_clone().map_err(Error::Start)?).stderr(say);
     command.env_clear().env("PATH", "/usr/bin").env("HOME", "/root").env("TMPDIR", "/tmp");
+    // The TPM libraries of the plugin, which inherits this, tell every handle they flush otherwise.
+    command.env("BANLIEUE_LOG", "warn").env("TSS2_LOG", "all+error");
     let child = command.spawn().map_err(Error::Start)?;
+    std::thread::spawn(move || relay(said));
     Ok(Pid::from_child(&child))
+}
+
+/// Copies an agent's lines to the console until the last process that holds the pipe is gone.
+fn relay(said: impl Read) {
+    let mut lines = BufReader::new(said);
+    loop {
+        let mut line = Vec::new();
+        match lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => console::raw(&format!("spire-agent: {}\n", String::from_utf8_lossy(&line).trim_end())),
+        }
+    }
 }
 
 #[cfg(test)]

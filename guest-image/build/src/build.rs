@@ -1,13 +1,17 @@
 //! From programs and a kernel to a disk with its predictions.
 
-use std::path::PathBuf;
+use std::{io::Read, path::PathBuf};
 
+use banlieue_policy::{
+    Digest,
+    document::{API_VERSION, Image, Program, Programs as Roles},
+    record::{Predicted, Predictions},
+};
 use thiserror::Error;
 
 use crate::{
     cpio::{self, Entry, Node},
     disk,
-    document::{API_VERSION, Image, Predictions, Program, Rule},
     kernel::Kernel,
     pe,
     predict::{self, Prediction},
@@ -88,8 +92,8 @@ pub fn build(recipe: &Recipe) -> Result<Built, Error> {
             version: recipe.version.clone(),
             digest: format!("sha256:{}", crate::sha256_hex(&disk)),
         },
-        pcrs: pcrs.into_iter().map(|(i, d)| (i, Rule { digest: hex::encode(d) })).collect(),
-        programs: [("node".to_owned(), program(&entries, tree::GUEST))].into_iter().collect(),
+        pcrs: pcrs.into_iter().map(|(pcr, value)| (pcr, Predicted { digest: Digest(value) })).collect(),
+        programs: Roles { node: program(&entries, tree::GUEST), egress: None },
     };
     Ok(Built { disk, unified, predictions })
 }
@@ -112,10 +116,19 @@ pub fn pack(entries: &[Entry]) -> Result<Vec<u8>, Error> {
     Ok(packed)
 }
 
+/// What [`pack`] packed.
+pub fn unpack(initrd: &[u8]) -> Result<Vec<Entry>, Error> {
+    let mut archive = Vec::new();
+    // One frame: what follows it is padding.
+    let decoder = zstd::stream::read::Decoder::new(initrd).map_err(Error::Compress)?.single_frame();
+    { decoder }.read_to_end(&mut archive).map_err(Error::Compress)?;
+    Ok(cpio::read(&archive)?)
+}
+
 fn program(entries: &[Entry], path: &str) -> Program {
     let content = entries.iter().find_map(|e| match &e.node {
         Node::File(_, content) if e.path == path => Some(content.as_slice()),
         _ => None,
     });
-    Program { path: format!("/{path}"), sha256: crate::sha256_hex(content.unwrap_or_default()), uid: 0 }
+    Program { path: format!("/{path}"), sha256: Digest::of(content.unwrap_or_default()), uid: 0 }
 }

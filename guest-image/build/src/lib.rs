@@ -3,20 +3,21 @@
 //! - [`kernel`], [`modules`], [`libraries`]: where the parts come from.
 //! - [`tree`], [`cpio`]: the initrd, which is the whole system.
 //! - [`pe`]: the unified kernel image. [`disk`]: the disk that holds it.
-//! - [`predict`]: PCR 4, 9 and 11. [`document`]: what is written beside the disk.
-//! - [`build`]: all of it together.
+//! - [`predict`]: PCR 4, 9 and 11. [`build`]: all of it together.
+//! - [`tamper`]: dishonest variants, for demo and tests. [`light`]: an image's measurements without the image.
 //!
 //! Same inputs, same bytes: no clock, no random number, no name of this machine enters an image.
 
 pub mod build;
 pub mod cpio;
 pub mod disk;
-pub mod document;
 pub mod kernel;
 pub mod libraries;
+pub mod light;
 pub mod modules;
 pub mod pe;
 pub mod predict;
+pub mod tamper;
 pub mod tree;
 
 /// SHA-256 of `bytes`.

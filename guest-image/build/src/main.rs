@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use banlieue_image::{
     build::{self, Recipe},
-    kernel,
+    kernel, light, tamper,
     tree::Programs,
 };
 use clap::{Parser, Subcommand};
@@ -21,6 +21,42 @@ struct Cli {
 enum Act {
     /// Build disk.raw and predictions.yaml.
     Build(Build),
+    /// Make a dishonest variant of an image, which attestation must refuse.
+    Tamper(Tamper),
+    /// Make the light form of an image from its golden boot: a recording in place of a boot.
+    Light(Light),
+}
+
+#[derive(Parser)]
+struct Tamper {
+    /// The honest disk.
+    #[arg(long)]
+    disk: PathBuf,
+    /// The disk to write.
+    #[arg(long)]
+    out: PathBuf,
+    /// The file of the initrd to change one byte of.
+    #[arg(long, default_value = tamper::QUIET_FILE, conflicts_with = "lay_credential")]
+    file: String,
+    /// Leave the image honest and lay a credential file beside it.
+    #[arg(long)]
+    lay_credential: bool,
+}
+
+#[derive(Parser)]
+struct Light {
+    /// The golden boot's console output.
+    #[arg(long)]
+    evidence: PathBuf,
+    /// The honest image's measurements document.
+    #[arg(long)]
+    measurements: PathBuf,
+    /// The host's program that has the node identity of light members; banlieue-guest beside this program by default.
+    #[arg(long)]
+    node: Option<PathBuf>,
+    /// Folder to write light.json, eventlog.bin and measurements.yaml to.
+    #[arg(long)]
+    out: PathBuf,
 }
 
 #[derive(Parser)]
@@ -57,6 +93,8 @@ struct Build {
 fn main() -> Result<()> {
     match Cli::parse().act {
         Act::Build(build) => make(build),
+        Act::Tamper(tamper) => spoil(&tamper),
+        Act::Light(light) => record(&light),
     }
 }
 
@@ -75,6 +113,29 @@ fn make(args: Build) -> Result<()> {
     write(&args.out, "predictions.yaml", predictions.as_bytes())?;
     println!("image {} of {} MiB in {}", built.predictions.image.digest, built.disk.len() >> 20, args.out.display());
     Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn spoil(args: &Tamper) -> Result<()> {
+    let disk = read(&args.disk)?;
+    let disk =
+        if args.lay_credential { tamper::lay_credential(&disk)? } else { tamper::change_byte(&disk, &args.file)? };
+    let folder = args.out.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = args.out.file_name().context("--out must name a file")?;
+    write(folder, &name.to_string_lossy(), &disk)
+}
+
+fn record(args: &Light) -> Result<()> {
+    let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("banlieue-guest"));
+    let node = args.node.clone().map_or_else(beside, Ok)?;
+    let light = light::light(&read(&args.evidence)?, &read(&args.measurements)?, &node)?;
+    write(&args.out, light::EVENT_LOG, &light.event_log)?;
+    write(&args.out, "measurements.yaml", light.measurements.as_bytes())?;
+    // Last: a folder with it is complete.
+    write(&args.out, "light.json", &serde_json::to_vec_pretty(&light.recording)?)
 }
 
 /// Writes by rename, so that nobody ever sees half an image.

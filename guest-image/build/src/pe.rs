@@ -169,6 +169,19 @@ pub fn append(stub: &[u8], added: &[(&str, &[u8])]) -> Result<Vec<u8>, Error> {
     Ok(image)
 }
 
+/// `image` with the content of its last section, which must be `name`, replaced.
+pub fn replace_last(image: &[u8], name: &str, content: &[u8]) -> Result<Vec<u8>, Error> {
+    let l = layout(image)?;
+    let all = sections(image)?;
+    let last = all.last().filter(|s| s.name == name).ok_or(Error::Malformed("the section is not the last one"))?;
+    let mut shorter = image.to_vec();
+    put(&mut shorter, l.sections + (l.count - 1) * SECTION, &[0; SECTION])?;
+    put(&mut shorter, l.pe + 6, &u16::try_from(l.count - 1).unwrap_or_default().to_le_bytes())?;
+    let initialized = u32_at(image, l.pe + OPTIONAL + 8)?.saturating_sub(last.raw_size);
+    put(&mut shorter, l.pe + OPTIONAL + 8, &word(initialized)?)?;
+    append(&shorter, &[(name, content)])
+}
+
 /// The Authenticode SHA-256 of `image`: what firmware measures into PCR 4 when it loads it.
 ///
 /// Left out are the checksum, the certificate table's directory entry and the table itself.
@@ -229,6 +242,14 @@ mod tests {
         for pair in all.windows(2) {
             assert!(pair[0].address + pair[0].virtual_size <= pair[1].address);
         }
+    }
+
+    #[test]
+    fn a_replaced_section_is_as_if_it_had_been_appended() {
+        let parts = |last: &'static [u8]| append(&stub(), &[(".osrel", b"ID=x\n"), (".initrd", last)]).unwrap();
+        let changed = replace_last(&parts(b"one"), ".initrd", b"another, longer one").unwrap();
+        assert!(changed == parts(b"another, longer one"));
+        assert!(replace_last(&changed, ".osrel", b"x").is_err());
     }
 
     #[test]
