@@ -105,6 +105,7 @@ pub fn ensure(root: &Path, wanted: &[&str]) -> anyhow::Result<PathBuf> {
     }
 
     let _lock = store.lock()?;
+    store.sweep();
     // Another caller may have built some of them while this one waited.
     let stale: Vec<&Build<'_>> = builds.iter().filter(|build| !store.is_current(build)).collect();
     if stale.iter().any(|build| build.program.cgo) {
@@ -141,6 +142,14 @@ impl Store {
     /// Where a program is linked before it is renamed into place: the same file system, never in `bin`.
     fn partial(&self, name: &str) -> PathBuf {
         self.folder.join("partial").join(format!("{name}.{}", std::process::id()))
+    }
+
+    /// Under the lock: what is in `partial` is left from builds that were killed.
+    fn sweep(&self) {
+        for entry in fs::read_dir(self.folder.join("partial")).into_iter().flatten().flatten() {
+            // One that will not go only takes space.
+            let _ = fs::remove_file(entry.path());
+        }
     }
 
     fn make_folders(&self) -> anyhow::Result<()> {
