@@ -7,7 +7,10 @@
 //! - [`http`]: liveness, readiness and metrics of both programs.
 
 pub mod checks;
+pub mod cluster;
+pub mod controller;
 pub mod facts;
 pub mod http;
 pub mod plugin;
+pub mod policies;
 pub mod tools;

@@ -3,12 +3,16 @@
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use anyhow::{Context, Result};
-use banlieue_attestor::{plugin::service::Plugin, tools};
+use banlieue_attestor::{controller::run::Options, plugin::service::Plugin, tools};
 use banlieue_goplugin::{
     Kind, plugin_config::config_server::ConfigServer, server::node_attestor_server::NodeAttestorServer,
 };
+use banlieue_protocol::names::{Cluster, TrustDomain};
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
+use tracing_subscriber::EnvFilter;
 
 #[derive(Parser)]
 #[command(name = "banlieue-attestor", version, about = "The server half of attestation")]
@@ -25,6 +29,8 @@ enum Command {
         #[arg(long = "plugin-worker", hide = true)]
         worker: bool,
     },
+    /// Keep SPIRE and members in step: entries, Attested, bans, sweeps.
+    Controller(ControllerArguments),
     /// Write measurements.yaml from an image's predictions and a golden boot's console output.
     Golden {
         /// The console's output, or the evidence in it.
@@ -42,6 +48,37 @@ enum Command {
         /// The log, or a golden boot's evidence.
         log: PathBuf,
     },
+}
+
+#[derive(clap::Args)]
+struct ControllerArguments {
+    /// TCP API of the SPIRE server, host:port.
+    #[arg(long, env = "BANLIEUE_SPIRE_SERVER")]
+    spire_server: String,
+    /// Workload API of the agent beside us, unix:///path.
+    #[arg(long, env = "SPIFFE_ENDPOINT_SOCKET")]
+    workload_api: String,
+    /// SPIFFE trust domain.
+    #[arg(long, env = "BANLIEUE_TRUST_DOMAIN")]
+    trust_domain: TrustDomain,
+    /// Name of this cluster inside the trust domain.
+    #[arg(long, env = "BANLIEUE_CLUSTER")]
+    cluster: Cluster,
+    /// Where liveness, readiness and metrics are served.
+    #[arg(long, env = "BANLIEUE_METRICS", default_value = "127.0.0.1:0")]
+    metrics: std::net::SocketAddr,
+    /// Life of the SVIDs of members' programs, in seconds.
+    #[arg(long, env = "BANLIEUE_SVID_TTL_SECONDS", default_value_t = 300)]
+    svid_ttl_seconds: u64,
+    /// Life of agents' SVIDs in seconds, as SPIRE is configured.
+    #[arg(long, env = "BANLIEUE_AGENT_TTL_SECONDS", default_value_t = 600)]
+    agent_ttl_seconds: u64,
+    /// Seconds between sweeps.
+    #[arg(long, env = "BANLIEUE_SWEEP_SECONDS", default_value_t = 30)]
+    sweep_seconds: u64,
+    /// Seconds between probes of the plugin.
+    #[arg(long, env = "BANLIEUE_PROBE_SECONDS", default_value_t = 10)]
+    probe_seconds: u64,
 }
 
 fn main() -> ExitCode {
@@ -62,6 +99,7 @@ fn run(command: Command) -> Result<()> {
             let plugin = Arc::new(Plugin::default());
             Routes::new(NodeAttestorServer::from_arc(plugin.clone())).add_service(ConfigServer::from_arc(plugin))
         })?),
+        Command::Controller(arguments) => controller(arguments),
         Command::Golden { evidence, predictions, output } => {
             let document = tools::golden::golden(&read(&evidence)?, &read(&predictions)?)?;
             match output {
@@ -77,6 +115,36 @@ fn run(command: Command) -> Result<()> {
             Ok(())
         }
     }
+}
+
+fn controller(arguments: ControllerArguments) -> Result<()> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let seconds = std::time::Duration::from_secs;
+    let options = Options {
+        spire_server: arguments.spire_server,
+        workload_api: arguments.workload_api,
+        trust_domain: arguments.trust_domain,
+        cluster: arguments.cluster,
+        metrics: arguments.metrics,
+        svid_ttl: seconds(arguments.svid_ttl_seconds),
+        agent_ttl: seconds(arguments.agent_ttl_seconds),
+        sweep_every: seconds(arguments.sweep_seconds.max(1)),
+        probe_every: seconds(arguments.probe_seconds.max(1)),
+    };
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let stop = CancellationToken::new();
+        let mut terminate = signal(SignalKind::terminate())?;
+        let asked = stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+            asked.cancel();
+        });
+        banlieue_attestor::controller::run::run(options, stop).await
+    })
 }
 
 fn read(path: &PathBuf) -> Result<Vec<u8>> {

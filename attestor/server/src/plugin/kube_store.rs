@@ -1,13 +1,8 @@
 //! [`Store`] over the API server: watches for the first look and for who else has a key, live reads for the decision.
 
 use std::{
-    collections::HashMap,
     fmt::Debug,
-    hash::Hash,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -15,29 +10,22 @@ use async_trait::async_trait;
 use banlieue_crds::{
     EndorsementReport, PoolMember, VirtualMachineClaim, VirtualMachinePool,
     kubevirt::VirtualMachineInstance,
-    names::{MEASUREMENTS_KEY, enrolment_secret, managers, policy_config_map},
+    names::{enrolment_secret, managers},
     pool::Endorsement,
 };
-use banlieue_policy::{Digest, Measurements, document::MAX_DOCUMENT};
-use futures::StreamExt;
+use banlieue_policy::Digest;
 use jiff::Timestamp;
-use k8s_openapi::{
-    NamespaceResourceScope,
-    api::core::v1::{ConfigMap, Secret},
-};
+use k8s_openapi::{NamespaceResourceScope, api::core::v1::Secret};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ListParams, Patch, PatchParams},
     runtime::{
-        WatchStreamExt,
         events::{Event, EventType, Recorder, Reporter},
         reflector::{self, ObjectRef},
-        watcher::{Config as WatchConfig, DefaultBackoff, watcher},
     },
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::task::AbortHandle;
 
 use super::{
     read,
@@ -45,13 +33,11 @@ use super::{
 };
 use crate::{
     checks::{Refusal, admit::Mode, hello::Hello, verify::Verified},
+    cluster::{CALL_LIMIT, Watched, client},
     facts::{Facts, KeyElsewhere, Member, Policy},
+    policies::Policies,
 };
 
-/// Every call has a deadline well below the stream's.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// Documents kept parsed; a cluster has a handful.
-const MOST_POLICIES: usize = 64;
 /// How long an answer to "ready?" is good.
 const READY_FOR: Duration = Duration::from_secs(2);
 /// Events carry at most a kibibyte.
@@ -64,93 +50,20 @@ pub struct KubeStore {
     client: Client,
     members: Watched<PoolMember>,
     reports: Watched<EndorsementReport>,
-    policies: Mutex<HashMap<Digest, Arc<Policy>>>,
+    policies: Policies,
     ready: Mutex<Option<(Instant, Result<(), StoreError>)>>,
     recorder: Recorder,
 }
 
-/// A watch into memory; ends when dropped.
-struct Watched<K>
+fn filled<K>(watched: &Watched<K>) -> Result<&reflector::Store<K>, StoreError>
 where
-    K: Resource + 'static,
-    K::DynamicType: Hash + Eq,
+    K: Resource<DynamicType = ()> + Clone + 'static,
 {
-    store: reflector::Store<K>,
-    filled: Arc<AtomicBool>,
-    task: AbortHandle,
-}
-
-impl<K> Drop for Watched<K>
-where
-    K: Resource + 'static,
-    K::DynamicType: Hash + Eq,
-{
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl<K> Watched<K>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-{
-    fn start(api: Api<K>) -> Self {
-        let (store, writer) = reflector::store();
-        let filled = Arc::new(AtomicBool::new(false));
-        let (reader, flag) = (store.clone(), filled.clone());
-        let task = tokio::spawn(async move {
-            let stream = watcher(api, WatchConfig::default())
-                .modify(|object| object.meta_mut().managed_fields = None)
-                .backoff(DefaultBackoff::default());
-            let stream = reflector::reflector(writer, stream).for_each(|event| async move {
-                if let Err(error) = event {
-                    tracing::warn!(%error, kind = %K::kind(&()), "a watch failed, it is tried again");
-                }
-            });
-            let note = async {
-                if reader.wait_until_ready().await.is_ok() {
-                    flag.store(true, Ordering::Release);
-                }
-                std::future::pending::<()>().await;
-            };
-            tokio::join!(stream, note);
-        });
-        Self { store, filled, task: task.abort_handle() }
-    }
-
-    fn filled(&self) -> Result<&reflector::Store<K>, StoreError> {
-        if self.filled.load(Ordering::Acquire) {
-            return Ok(&self.store);
-        }
-        Err(unavailable(&format!("list {}", K::plural(&())), "the first list is not complete"))
-    }
+    watched.filled().ok_or_else(|| unavailable(&format!("list {}", K::plural(&())), "the first list is not complete"))
 }
 
 fn unavailable(what: &str, why: impl std::fmt::Display) -> StoreError {
     StoreError::Unavailable { what: what.to_owned(), why: why.to_string() }
-}
-
-/// A client from a kubeconfig's path, or from the pod's service account.
-///
-/// # Errors
-/// One sentence on what is wrong with it. An API server that is down is no error here.
-pub async fn client(kubeconfig: Option<&str>) -> Result<Client, String> {
-    let mut config = match kubeconfig {
-        Some(path) => {
-            let read =
-                kube::config::Kubeconfig::read_from(path).map_err(|error| format!("kubeconfig {path}: {error}"))?;
-            kube::Config::from_custom_kubeconfig(read, &kube::config::KubeConfigOptions::default())
-                .await
-                .map_err(|error| format!("kubeconfig {path}: {error}"))?
-        }
-        None => {
-            kube::Config::infer().await.map_err(|error| format!("no kubeconfig and no service account: {error}"))?
-        }
-    };
-    // kube repeats a failed call for longer than a stream lives.
-    config.default_retry = false;
-    config.connect_timeout = Some(CALL_LIMIT);
-    Client::try_from(config).map_err(|error| format!("cannot set up the connection to the API server: {error}"))
 }
 
 impl KubeStore {
@@ -168,7 +81,7 @@ impl KubeStore {
         Self {
             members: Watched::start(Api::all(client.clone())),
             reports: Watched::start(Api::all(client.clone())),
-            policies: Mutex::default(),
+            policies: Policies::new(client.clone()),
             ready: Mutex::default(),
             recorder: Recorder::new(
                 client.clone(),
@@ -194,34 +107,16 @@ impl KubeStore {
     }
 
     async fn policy(&self, namespace: &str, pool: &str, digest: Digest) -> Result<Option<Arc<Policy>>, StoreError> {
-        let policies = || self.policies.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(policy) = policies().get(&digest) {
-            return Ok(Some(policy.clone()));
-        }
-        let name = policy_config_map(pool, &digest.to_string());
-        let Some(found) = self.get::<ConfigMap>(namespace, &name).await? else { return Ok(None) };
-        let text = found.data.unwrap_or_default().remove(MEASUREMENTS_KEY).unwrap_or_default();
-        let policy = match parse_policy(&text, digest) {
-            Ok(policy) => Arc::new(policy),
-            Err(why) => {
-                tracing::warn!(config_map = %format!("{namespace}/{name}"), %why, "a policy copy is not usable");
-                return Ok(None);
-            }
-        };
-        let mut policies = policies();
-        if policies.len() >= MOST_POLICIES {
-            policies.clear();
-        }
-        policies.insert(digest, policy.clone());
-        Ok(Some(policy))
+        self.policies
+            .get(namespace, pool, digest)
+            .await
+            .map_err(|why| unavailable(&format!("read the policy of pool {namespace}/{pool}"), why))
     }
 
     fn key_elsewhere(&self, hello: &Hello, instance: Option<&str>) -> Result<KeyElsewhere, StoreError> {
         let key = hello.ek.to_string();
         let own = hello.m1.uid.as_str();
-        let pinned_to = self
-            .members
-            .filled()?
+        let pinned_to = filled(&self.members)?
             .find(|member| {
                 member.uid().as_deref() != Some(own)
                     && member
@@ -231,9 +126,7 @@ impl KubeStore {
                         .is_some_and(|pinned| pinned.ek_digest == key)
             })
             .map(|member| format!("{}/{}", member.namespace().unwrap_or_default(), member.name_any()));
-        let tombstone = self
-            .reports
-            .filled()?
+        let tombstone = filled(&self.reports)?
             .find(|report| {
                 report.status.as_ref().is_some_and(|status| status.ended_at.is_some())
                     && Some(report.spec.instance_uid.as_str()) != instance
@@ -262,16 +155,6 @@ impl KubeStore {
     }
 }
 
-/// Checks that the copy is the very document, and reads it.
-pub(crate) fn parse_policy(text: &str, digest: Digest) -> Result<Policy, String> {
-    let found = Digest::of(text.as_bytes());
-    if found != digest {
-        return Err(format!("its content has digest {found}, not {digest}"));
-    }
-    let document = Measurements::parse(text.as_bytes(), MAX_DOCUMENT).map_err(|error| error.to_string())?;
-    Ok(Policy { digest, document })
-}
-
 async fn bounded<T>(what: &str, call: impl Future<Output = kube::Result<T>>) -> Result<T, StoreError> {
     match tokio::time::timeout(CALL_LIMIT, call).await {
         Ok(result) => result.map_err(|error| unavailable(what, error)),
@@ -284,7 +167,7 @@ impl Store for KubeStore {
     fn glance(&self, hello: &Hello) -> Result<Glance, StoreError> {
         let m1 = &hello.m1;
         let key = ObjectRef::<PoolMember>::new(m1.member.as_str()).within(m1.namespace.as_str());
-        let Some(member) = self.members.filled()?.get(&key) else { return Ok(Glance::Unknown) };
+        let Some(member) = filled(&self.members)?.get(&key) else { return Ok(Glance::Unknown) };
         if member.uid().as_deref() != Some(m1.uid.as_str()) {
             return Ok(Glance::Unknown);
         }
@@ -400,8 +283,8 @@ impl Store for KubeStore {
     }
 
     async fn ready(&self) -> Result<(), StoreError> {
-        self.members.filled()?;
-        self.reports.filled()?;
+        filled(&self.members)?;
+        filled(&self.reports)?;
         if let Some((at, answer)) = &*self.ready.lock().unwrap_or_else(PoisonError::into_inner)
             && at.elapsed() < READY_FOR
         {
