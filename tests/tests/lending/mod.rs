@@ -1,0 +1,199 @@
+//! What the tests of lending share: one cluster with weightless nodes and our controller, pools and claims to start
+//! from, and what must hold at every moment.
+#![allow(dead_code)] // each test binary uses its part
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use banlieue_cluster::{Cluster, Identity};
+use banlieue_crds::claim::ClaimPhase;
+use banlieue_crds::kubevirt::VirtualMachineInstance;
+use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool, conditions};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Resource, ResourceExt};
+use serde_json::json;
+use tokio::runtime::Runtime;
+use tokio::sync::OnceCell;
+
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+/// Never dropped: it ends with the test process, whose end closes the lifeline.
+static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// User name of our controller in the audit log.
+pub const CONTROLLER: &str = "system:serviceaccount:banlieue-system:banlieue-controller";
+
+/// Runs one test in a namespace of its own.
+pub fn test<F: Future<Output = ()>>(body: impl FnOnce(Fixture) -> F) {
+    RUNTIME.block_on(async { body(Fixture::new().await).await });
+}
+
+/// A pool namespace of the shared cluster.
+pub struct Fixture {
+    pub cluster: &'static Cluster,
+    pub namespace: String,
+}
+
+async fn start() -> Cluster {
+    let builder = Cluster::builder().nodes("w-1=weightless,w-2=weightless").controller();
+    builder.start().await.unwrap_or_else(|error| panic!("{error}"))
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        let cluster = CLUSTER.get_or_init(start).await;
+        let namespace = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        cluster.pool_namespace(&namespace).await.unwrap();
+        Self { cluster, namespace }
+    }
+
+    /// Objects of this namespace, as cluster admin: for looking.
+    pub fn all<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.cluster.admin(), &self.namespace)
+    }
+
+    /// Makes a pool.
+    pub async fn pool(&self, name: &str, warm: u32, max: u32, surge: u32) -> VirtualMachinePool {
+        let pool: VirtualMachinePool = serde_json::from_value(json!({
+            "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachinePool",
+            "metadata": { "name": name, "annotations": { "banlieue.io/allow-unattested": "true" } },
+            "spec": {
+                "warmReplicas": warm, "maxReplicas": max, "maxSurge": surge,
+                "template": { "kubeVirt": { "spec": {
+                    "nodeSelector": { "banlieue.io/node-weight": "weightless" },
+                    "domain": {
+                        "cpu": { "cores": 1 }, "memory": { "guest": "32Mi" },
+                        "devices": {
+                            "disks": [{ "name": "image", "disk": { "bus": "virtio" } }],
+                            "interfaces": [{ "name": "default", "masquerade": {} }],
+                            "rng": {},
+                        },
+                    },
+                    "networks": [{ "name": "default", "pod": {} }],
+                    "volumes": [{ "name": "image", "containerDisk": { "image": "registry.local/banlieue/guest:dev" } }],
+                } } },
+                "attestation": { "mode": "None" },
+                "claimPolicy": {
+                    "allowedImages": ["*"], "maxClaimsPerSubject": 1000, "maxBindDeadlineSeconds": 3600,
+                },
+            },
+        }))
+        .unwrap();
+        self.all::<VirtualMachinePool>().create(&PostParams::default(), &pool).await.unwrap()
+    }
+
+    /// Posts a claim as the broker does. `finalizer` as mediatore sets it.
+    pub async fn claim(&self, pool: &str, name: &str, ttl: u32) -> VirtualMachineClaim {
+        let claim: VirtualMachineClaim = serde_json::from_value(json!({
+            "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachineClaim",
+            "metadata": { "name": name },
+            "spec": {
+                "poolRef": { "name": pool }, "ttlSeconds": ttl, "bindDeadlineSeconds": 3600, "retentionSeconds": 1,
+                "subject": { "issuer": "https://issuer.example", "id": format!("subject-{name}") },
+                "workload": { "image": "registry.local/job:1" },
+            },
+        }))
+        .unwrap();
+        let broker = self.cluster.kube(&Identity::Broker).await.unwrap();
+        let api: Api<VirtualMachineClaim> = Api::namespaced(broker, &self.namespace);
+        api.create(&PostParams::default(), &claim).await.unwrap()
+    }
+
+    pub async fn release(&self, name: &str) {
+        self.all::<VirtualMachineClaim>().delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    pub async fn pool_is_warm(&self, name: &str) {
+        let api = self.all::<VirtualMachinePool>();
+        eventually(&format!("pool {name} is warm"), async || {
+            let pool = api.get(name).await.unwrap();
+            let status = pool.status.unwrap_or_default();
+            status.observed_generation == pool.metadata.generation
+                && status.warm >= pool.spec.warm_replicas
+                && conditions::is_true(&status.conditions, "Ready")
+        })
+        .await;
+    }
+
+    pub async fn phase_is(&self, claim: &str, phase: ClaimPhase) -> VirtualMachineClaim {
+        let api = self.all::<VirtualMachineClaim>();
+        let mut found = None;
+        eventually(&format!("claim {claim} is {phase:?}"), async || {
+            found = api.get_opt(claim).await.unwrap();
+            found.as_ref().and_then(|claim| claim.status.as_ref()?.phase) == Some(phase)
+        })
+        .await;
+        found.unwrap()
+    }
+
+    pub async fn claim_is_gone(&self, claim: &str) {
+        let api = self.all::<VirtualMachineClaim>();
+        eventually(&format!("claim {claim} is gone"), async || api.get_opt(claim).await.unwrap().is_none()).await;
+    }
+
+    /// Nothing of a member is left.
+    pub async fn member_is_gone(&self, name: &str) {
+        assert!(self.all::<PoolMember>().get_opt(name).await.unwrap().is_none(), "member {name}");
+        assert!(self.all::<VirtualMachineInstance>().get_opt(name).await.unwrap().is_none(), "instance {name}");
+        let pods = self.all::<Pod>().list(&ListParams::default().labels(&format!("banlieue.io/member={name}")));
+        assert_eq!(pods.await.unwrap().items.len(), 0, "launcher pods of {name}");
+    }
+
+    pub async fn members(&self) -> Vec<PoolMember> {
+        self.all::<PoolMember>().list(&ListParams::default()).await.unwrap().items
+    }
+
+    pub async fn claims(&self) -> Vec<VirtualMachineClaim> {
+        self.all::<VirtualMachineClaim>().list(&ListParams::default()).await.unwrap().items
+    }
+}
+
+/// What was ever seen bound to what. A member that is seen with two claims, or a claim with two members, is a defect.
+#[derive(Default)]
+pub struct Bindings {
+    by_member: BTreeMap<String, String>,
+    by_claim: BTreeMap<String, String>,
+}
+
+impl Bindings {
+    pub fn see(&mut self, members: &[PoolMember], claims: &[VirtualMachineClaim]) {
+        for member in members {
+            if let Some(claim) = &member.spec.claim_ref {
+                let uid = member.uid().unwrap();
+                let before = self.by_member.entry(uid).or_insert_with(|| claim.uid.clone());
+                assert_eq!(*before, claim.uid, "member {} has a second claim", member.name_any());
+            }
+        }
+        let mut lent = BTreeSet::new();
+        for claim in claims {
+            let Some(member) = claim.status.as_ref().and_then(|status| status.member_ref.as_ref()) else { continue };
+            let before = self.by_claim.entry(claim.uid().unwrap()).or_insert_with(|| member.uid.clone());
+            assert_eq!(*before, member.uid, "claim {} has a second member", claim.name_any());
+            assert!(lent.insert(member.uid.clone()), "member {} is lent twice", member.name);
+        }
+    }
+
+    pub fn claims(&self) -> usize {
+        self.by_claim.len()
+    }
+}
+
+/// Waits for a state; ten minutes mean that it never comes.
+pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    for _ in 0..6000 {
+        if holds().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{what}: not within ten minutes");
+}
