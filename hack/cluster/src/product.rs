@@ -8,7 +8,7 @@ use kube::{Api, Client};
 use crate::error::{Error, Result};
 use crate::identity::{Identities, Identity};
 use crate::process::Processes;
-use crate::programs::{binary, repository};
+use crate::programs::{binary, repository, tool};
 use crate::settings::Settings;
 use crate::spire::Spire;
 use crate::{component, probe};
@@ -44,7 +44,8 @@ impl Product<'_> {
     /// Starts the hypervisor and waits until its nodes are Ready. `nodes` as its flag: `full-1=full,w-1=weightless`.
     pub async fn hypervisor(&self, nodes: &str) -> Result<()> {
         let dir = &self.processes.dir;
-        let program = installed(dir, component::HYPERVISOR)?;
+        // Not a copy: measurements of light members name this program by path.
+        let program = binary(component::HYPERVISOR)?;
         let kubeconfig = self.identities.kubeconfig(&Identity::Hypervisor, Some(self.admin)).await?;
         let mut args = vec![
             "--kubeconfig".to_owned(),
@@ -60,6 +61,14 @@ impl Product<'_> {
         ];
         if let Some(spire) = self.spire {
             args.extend(["--allow".into(), format!("{GUEST_SPIRE}=127.0.0.1:{}", spire.port)]);
+        }
+        // Both for light instances only; the hypervisor says what is missing when one is started.
+        for (flag, program) in
+            [("--spire-agent", tool("spire-agent")), ("--attestor-guest", binary("banlieue-attestor-guest"))]
+        {
+            if let Ok(program) = program {
+                args.extend([flag.into(), program.display().to_string()]);
+            }
         }
         let names: Vec<String> = nodes.split(',').filter_map(|it| Some(it.split('=').next()?.to_owned())).collect();
         let api: Api<Node> = Api::all(self.admin.clone());

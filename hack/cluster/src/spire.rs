@@ -94,7 +94,7 @@ impl Server<'_> {
         let folder = self.folder.display();
         let notifier = self.notifier.display();
         let policy = repository().join("charts/banlieue/files/spire-policy.rego");
-        let policy = if policy.is_file() { opa(&policy, self.folder)? } else { String::new() };
+        let policy = if policy.is_file() { opa(&policy, self.folder, self.settings)? } else { String::new() };
         let plugin = self.plugin.as_ref().map(|it| self.plugin_config(it)).transpose()?.unwrap_or_default();
         Ok(format!(
             r#"server {{
@@ -159,10 +159,15 @@ plugins {{
     }
 }
 
-/// The policy needs a data file, even when it uses none.
-fn opa(policy: &Path, folder: &Path) -> Result<String> {
+/// The policy and its data, as `charts/banlieue/files/spire-policy-data.json` has it for another trust domain.
+fn opa(policy: &Path, folder: &Path, settings: &Settings) -> Result<String> {
+    let Settings { trust_domain, cluster, .. } = settings;
+    let caller = |name: &str, role: &str| {
+        serde_json::json!({ "id": format!("spiffe://{trust_domain}/banlieue/{name}"), "role": role, "cluster": cluster })
+    };
+    let callers = [caller("attestor-controller", "attestor"), caller("broker", "mediatore")];
     let data = folder.join("policy-data.json");
-    pki::write(&data, "{}\n")?;
+    pki::write(&data, &serde_json::json!({ "banlieue": { "callers": callers } }).to_string())?;
     Ok(format!(
         "    auth_opa_policy_engine {{\n      local {{\n        rego_path = \"{}\"\n        policy_data_path = \"{}\"\n      }}\n    }}\n",
         policy.display(),

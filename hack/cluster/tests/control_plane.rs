@@ -118,3 +118,10 @@ async fn a_kept_cluster_lives_until_it_is_taken_down() {
     assert_eq!(living(&dir), Vec::<String>::new());
     assert!(!dir.exists());
 }
+
+#[test]
+fn missing_tools_are_named_with_the_command_that_builds_them() {
+    let error = Error::Tool { program: "target/tools/bin/etcd".into() };
+    assert_eq!(error.to_string(), "target/tools/bin/etcd is missing: run `cargo xtask tools`");
+    assert!(matches!(banlieue_cluster::programs::tool("no-such-tool"), Err(Error::Tool { .. })));
+}
