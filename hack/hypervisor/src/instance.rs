@@ -1,5 +1,8 @@
 //! What virt-handler writes about instances. Their status has no subresource of its own and is shared with
 //! virt-controller, so every patch carries the resource version that it was made from.
+//!
+//! virt-controller's own patches test that conditions and interfaces are, byte for byte, what Go writes: times in whole
+//! seconds, and null where there is none. A JSON merge patch cannot write null, hence JSON patches (RFC 6902).
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -28,7 +31,7 @@ pub fn view(instance: &VirtualMachineInstance, node: &str) -> InstanceView {
     }
 }
 
-/// Patch (JSON merge) of an instance whose machine runs.
+/// Patch of an instance whose machine runs.
 pub fn running(instance: &VirtualMachineInstance, ip: Option<Ipv4Addr>, now: Timestamp) -> Value {
     let status = instance.status.clone().unwrap_or_default();
     let conditions = conditions(
@@ -68,7 +71,7 @@ pub fn over(instance: &VirtualMachineInstance, end: &End, now: Timestamp) -> Val
         instance,
         json!({
             "phase": phase,
-            "reason": reason,
+            "reason": reason.or(status.reason.as_deref()).unwrap_or_default(),
             "phaseTransitionTimestamps": transitions(&status, phase, now),
             "conditions": conditions(&status, failure),
         }),
@@ -86,8 +89,13 @@ pub fn not_started(instance: &VirtualMachineInstance, why: &str, now: Timestamp)
     Some(patch(instance, json!({ "conditions": conditions(&status, Some(failure)) })))
 }
 
+/// Setting the version, rather than testing it, makes a stale patch a conflict.
 fn patch(instance: &VirtualMachineInstance, status: Value) -> Value {
-    json!({ "metadata": { "resourceVersion": instance.metadata.resource_version }, "status": status })
+    let set = |path: String, value: Value| json!({ "op": "add", "path": path, "value": value });
+    let version = set("/metadata/resourceVersion".into(), json!(instance.metadata.resource_version));
+    let Value::Object(status) = status else { return json!([version]) };
+    let fields = status.into_iter().map(|(field, value)| set(format!("/status/{field}"), value));
+    Value::Array(std::iter::once(version).chain(fields).collect())
 }
 
 fn condition(kind: &str, status: &str, reason: &str, message: &str, now: Timestamp) -> InstanceCondition {
@@ -96,15 +104,26 @@ fn condition(kind: &str, status: &str, reason: &str, message: &str, now: Timesta
         status: status.into(),
         reason: Some(reason.into()),
         message: Some(message.into()),
-        last_transition_time: Some(now.to_string()),
+        last_transition_time: Some(seconds(now)),
         ..InstanceCondition::default()
     }
 }
 
 /// The conditions with one replaced, and an earlier failure to start taken back.
-fn conditions(status: &VirtualMachineInstanceStatus, new: Option<InstanceCondition>) -> Vec<InstanceCondition> {
+fn conditions(status: &VirtualMachineInstanceStatus, new: Option<InstanceCondition>) -> Vec<Value> {
     let replaced = |kind: &str| kind == "Synchronized" || new.as_ref().is_some_and(|new| new.type_ == kind);
-    status.conditions.iter().filter(|old| !replaced(&old.type_)).cloned().chain(new.clone()).collect()
+    let kept = status.conditions.iter().filter(|old| !replaced(&old.type_));
+    kept.chain(&new).map(as_go_writes).collect()
+}
+
+fn as_go_writes(condition: &InstanceCondition) -> Value {
+    let mut value = json!(condition);
+    if let Some(fields) = value.as_object_mut() {
+        for time in ["lastProbeTime", "lastTransitionTime"] {
+            fields.entry(time).or_insert(Value::Null);
+        }
+    }
+    value
 }
 
 fn transitions(status: &VirtualMachineInstanceStatus, phase: InstancePhase, now: Timestamp) -> Vec<PhaseTransition> {
@@ -160,29 +179,37 @@ mod tests {
         .unwrap()
     }
 
+    /// What a patch sets, by path.
+    fn set(patch: &Value, path: &str) -> Value {
+        let operations = patch.as_array().unwrap();
+        operations.iter().find(|operation| operation["path"] == path).map(|it| it["value"].clone()).unwrap_or_default()
+    }
+
     #[test]
     fn running_keeps_what_virt_controller_wrote() {
         let patch = running(&scheduled(), Some(Ipv4Addr::new(10, 244, 0, 9)), Timestamp::UNIX_EPOCH);
-        assert_eq!(patch["metadata"]["resourceVersion"], "7");
-        let status = &patch["status"];
-        assert_eq!(status["phase"], "Running");
-        assert_eq!(status["interfaces"][0]["ipAddress"], "10.244.0.9");
-        assert_eq!(status["interfaces"][0]["podInterfaceName"], "eth0");
-        let kinds: Vec<_> =
-            status["conditions"].as_array().unwrap().iter().map(|c| c["type"].as_str().unwrap()).collect();
+        assert_eq!(set(&patch, "/metadata/resourceVersion"), "7");
+        assert_eq!(set(&patch, "/status/phase"), "Running");
+        let interfaces = set(&patch, "/status/interfaces");
+        assert_eq!(interfaces[0]["ipAddress"], "10.244.0.9");
+        assert_eq!(interfaces[0]["podInterfaceName"], "eth0");
+        let conditions = set(&patch, "/status/conditions");
+        let kinds: Vec<_> = conditions.as_array().unwrap().iter().map(|c| c["type"].as_str().unwrap()).collect();
         assert_eq!(kinds, ["Ready", "LiveMigratable"], "the failure to start is taken back");
-        assert_eq!(status["conditions"][0]["extra"], 1);
-        assert_eq!(status["phaseTransitionTimestamps"].as_array().unwrap().len(), 2);
+        assert_eq!(conditions[0]["extra"], 1);
+        assert!(conditions[0].get("lastProbeTime").is_some_and(Value::is_null), "Go writes times that are not there");
+        assert_eq!(conditions[1]["lastTransitionTime"], "1970-01-01T00:00:00Z");
+        assert_eq!(set(&patch, "/status/phaseTransitionTimestamps").as_array().unwrap().len(), 2);
     }
 
     #[test]
     fn a_failure_is_said_once_and_with_its_cause() {
         assert_eq!(not_started(&scheduled(), "no image", Timestamp::UNIX_EPOCH), None);
         let patch = not_started(&scheduled(), "no disk", Timestamp::UNIX_EPOCH).unwrap();
-        assert_eq!(patch["status"]["conditions"][1]["message"], "no disk");
+        assert_eq!(set(&patch, "/status/conditions")[1]["message"], "no disk");
         let patch = over(&scheduled(), &End::Failed("killed by signal 9".into()), Timestamp::UNIX_EPOCH);
-        assert_eq!(patch["status"]["phase"], "Failed");
-        assert_eq!(over(&scheduled(), &End::PoweredOff, Timestamp::UNIX_EPOCH)["status"]["phase"], "Succeeded");
+        assert_eq!(set(&patch, "/status/phase"), "Failed");
+        assert_eq!(set(&over(&scheduled(), &End::PoweredOff, Timestamp::UNIX_EPOCH), "/status/phase"), "Succeeded");
     }
 
     #[test]

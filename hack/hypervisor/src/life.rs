@@ -8,7 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -32,6 +32,8 @@ const LONGEST: Duration = Duration::from_secs(20);
 enum Error {
     #[error("the API server refused to {act}: {source}")]
     Api { act: &'static str, source: Box<kube::Error> },
+    #[error("cannot ask the API server to {act}: {error}")]
+    Request { act: &'static str, error: String },
     #[error(transparent)]
     Machine(#[from] vm::Error),
     #[error(transparent)]
@@ -272,8 +274,10 @@ impl Loop {
     async fn look_up(&mut self) -> Result<(), Error> {
         let (namespace, name) = &self.life.named;
         let instances: Api<VirtualMachineInstance> = Api::namespaced(self.life.client.clone(), namespace);
-        let there = instances.get_metadata_opt(name).await.map_err(api("show an instance"))?;
-        self.gone = there.and_then(|there| there.metadata.uid).as_deref() != Some(self.life.vm.uid());
+        // virt-handler's role lists instances and gets none.
+        let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
+        let there = instances.list_metadata(&by_name).await.map_err(api("list instances"))?;
+        self.gone = !there.iter().any(|there| there.metadata.uid.as_deref() == Some(self.life.vm.uid()));
         if !self.gone {
             // The watch is behind and will show it.
             self.pause_until(Some(Instant::now() + ECHO)).await;
@@ -323,9 +327,13 @@ impl Loop {
         act: &'static str,
         patch: Value,
     ) -> Result<(), Error> {
+        let failed = |error: String| Error::Request { act, error };
         let instances: Api<VirtualMachineInstance> = Api::namespaced(self.life.client.clone(), &self.life.named.0);
-        let merge = Patch::Merge(patch);
-        instances.patch(&self.life.named.1, &PatchParams::default(), &merge).await.map_err(api(act))?;
+        let request = http::Request::patch(format!("{}/{}", instances.resource_url(), self.life.named.1))
+            .header(http::header::CONTENT_TYPE, "application/json-patch+json")
+            .body(serde_json::to_vec(&patch).map_err(|error| failed(error.to_string()))?)
+            .map_err(|error| failed(error.to_string()))?;
+        self.life.client.request::<Value>(request).await.map_err(api(act))?;
         self.expect(Object::Instance, instance.resource_version());
         Ok(())
     }

@@ -36,10 +36,10 @@ pub struct Arguments {
     /// What guests reach: GUEST_IP:PORT=HOST_IP:PORT. May be repeated.
     #[arg(long)]
     allow: Vec<Endpoint>,
-    /// spire-agent for light instances; the pinned tool by default.
+    /// spire-agent for light instances; `tools/bin/spire-agent` beside the image store by default, as in target/.
     #[arg(long)]
     spire_agent: Option<PathBuf>,
-    /// Agent plugin for light instances; the one beside this program by default.
+    /// Agent plugin for light instances; this build's own beside the image store by default.
     #[arg(long)]
     attestor_guest: Option<PathBuf>,
 }
@@ -55,10 +55,11 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let own = std::env::current_exe().context("cannot tell where this program is")?;
     let state = std::path::absolute(&arguments.state).context("cannot tell where the state is")?;
     let images = std::path::absolute(&arguments.images).context("cannot tell where the images are")?;
-    let beside = |name: &str| own.with_file_name(name);
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let beside = |name: &str| images.with_file_name(name);
     let programs = Programs {
-        spire_agent: arguments.spire_agent.unwrap_or_else(|| beside("../tools/bin/spire-agent")),
-        attestor_guest: arguments.attestor_guest.unwrap_or_else(|| beside("banlieue-attestor-guest")),
+        spire_agent: arguments.spire_agent.unwrap_or_else(|| beside("tools").join("bin/spire-agent")),
+        attestor_guest: arguments.attestor_guest.unwrap_or_else(|| beside(profile).join("banlieue-attestor-guest")),
         own: own.clone(),
     };
     for node in &arguments.nodes {

@@ -145,7 +145,9 @@ plugins {{
             data = at("data"),
             socket = at(AGENT_SOCKET),
             plugin = quoted(&self.shared.programs.attestor_guest.display().to_string()),
-            tpm = quoted(&format!("swtpm:path={}", self.home.path(file::TPM_SOCKET).display())),
+            // Relative to the agent's working directory, which its plugins inherit: an absolute path may be longer than a
+            // socket's address.
+            tpm = quoted(&format!("swtpm:path={}", file::TPM_SOCKET)),
             log = quoted(&recording.event_log.display().to_string()),
             seed = at(SEED),
             boot_id = at(BOOT_ID),
