@@ -11,6 +11,7 @@
 //!       - {type: EV_EFI_VARIABLE_BOOT2, variable: BootOrder, optional: true, repeated: true}
 //!       - {type: EV_EFI_ACTION, text: Calling EFI Application from Boot Option}
 //!   8: {zero: true}
+//!   10: {bootAggregate: true} # computed from the other PCRs, as the kernel's IMA does; or a digest
 //!   15: {latch: true}
 //! reference:                  # events of the golden boot: they decide nothing, they name the event that differs
 //!   events: [{pcr: 4, type: EV_EFI_ACTION, digest: …, about: Calling EFI Application from Boot Option}]
@@ -173,12 +174,14 @@ struct Document {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RuleDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     digest: Option<Digest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     zero: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    boot_aggregate: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     latch: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -263,17 +266,21 @@ pub(crate) fn read<T: serde::de::DeserializeOwned>(bytes: &[u8], limit: usize) -
 }
 
 fn read_rule(pcr: u8, rule: &RuleDocument) -> Result<Rule, &'static str> {
-    match (rule.digest, rule.zero, rule.latch, &rule.events) {
-        (Some(digest), None, None, None) => Ok(Rule::Digest(digest)),
-        (None, Some(true), None, None) => Ok(Rule::Zero),
-        (None, None, Some(true), None) if pcr == 15 => Ok(Rule::Latch),
-        (None, None, Some(true), None) => Err("only PCR 15 is the latch"),
-        (None, None, None, Some(_)) if UNLOGGED & (1 << pcr) != 0 => Err("has no events in the firmware's log"),
-        (None, None, None, Some(patterns)) => {
+    if [rule.zero, rule.boot_aggregate, rule.latch].contains(&Some(false)) {
+        return Err("a rule that says false says nothing");
+    }
+    match (rule.digest, rule.zero, rule.boot_aggregate, rule.latch, &rule.events) {
+        (Some(digest), None, None, None, None) => Ok(Rule::Digest(digest)),
+        (None, Some(_), None, None, None) => Ok(Rule::Zero),
+        (None, None, Some(_), None, None) if pcr == 10 => Ok(Rule::BootAggregate),
+        (None, None, Some(_), None, None) => Err("only PCR 10 holds the boot aggregate"),
+        (None, None, None, Some(_), None) if pcr == 15 => Ok(Rule::Latch),
+        (None, None, None, Some(_), None) => Err("only PCR 15 is the latch"),
+        (None, None, None, None, Some(_)) if UNLOGGED & (1 << pcr) != 0 => Err("has no events in the firmware's log"),
+        (None, None, None, None, Some(patterns)) => {
             Ok(Rule::Events(patterns.iter().map(read_pattern).collect::<Result<_, _>>()?))
         }
-        (None, Some(false), None, None) | (None, None, Some(false), None) => Err("a rule that says false says nothing"),
-        _ => Err("needs exactly one of digest, zero, latch, events"),
+        _ => Err("needs exactly one of digest, zero, bootAggregate, latch, events"),
     }
 }
 
@@ -298,6 +305,7 @@ fn write_rule(rule: &Rule) -> RuleDocument {
     match rule {
         Rule::Digest(digest) => RuleDocument { digest: Some(*digest), ..RuleDocument::default() },
         Rule::Zero => RuleDocument { zero: Some(true), ..RuleDocument::default() },
+        Rule::BootAggregate => RuleDocument { boot_aggregate: Some(true), ..RuleDocument::default() },
         Rule::Latch => RuleDocument { latch: Some(true), ..RuleDocument::default() },
         Rule::Events(patterns) => {
             RuleDocument { events: Some(patterns.iter().map(write_pattern).collect()), ..RuleDocument::default() }
@@ -377,7 +385,7 @@ fn check_reference(reference: &Reference, rules: &[Rule]) -> Result<(), Document
         }
         match rule {
             Rule::Digest(digest) if digest.0 != value => return Err(DocumentError::Reference(pcr)),
-            Rule::Zero | Rule::Latch => return Err(DocumentError::Reference(pcr)),
+            Rule::Zero | Rule::BootAggregate | Rule::Latch => return Err(DocumentError::Reference(pcr)),
             Rule::Digest(_) | Rule::Events(_) => {}
         }
     }

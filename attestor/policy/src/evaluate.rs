@@ -3,6 +3,7 @@
 use banlieue_tpm::eventlog::{Event, EventKind, EventLog, ReplayError};
 use banlieue_tpm::pcr::{PcrValue, QUOTED};
 
+use crate::aggregate;
 use crate::digest::Digest;
 use crate::document::{Measurements, ReferenceEvent, UNLOGGED};
 use crate::mismatch::{Mismatch, Mismatches};
@@ -85,6 +86,11 @@ pub fn evaluate(measurements: &Measurements, evidence: &Evidence<'_>) -> Result<
                 true => plain(pcr, Digest(ZERO), value),
                 false => Mismatch::unlisted(pcr, 0, &events),
             }),
+            Rule::BootAggregate if aggregate::values(evidence.pcrs).contains(value) => {}
+            Rule::BootAggregate => {
+                let [usual, _] = aggregate::values(evidence.pcrs);
+                mismatches.push(plain(pcr, Digest(usual), value));
+            }
             Rule::Latch => match judge_latch(evidence.latch, value) {
                 Ok(set) => latched = set,
                 Err(refusal) => latch_refusal = Some(refusal),

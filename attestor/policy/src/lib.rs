@@ -7,6 +7,7 @@
 //! - [`rule`]: rules for a PCR, and matching events against them. - [`evaluate`](mod@evaluate): the verdict.
 //! - [`mismatch`]: what differs, in sentences. - [`record`](mod@record): making a document from a golden boot.
 
+mod aggregate;
 pub mod digest;
 pub mod document;
 pub mod evaluate;

@@ -6,6 +6,7 @@ use banlieue_tpm::eventlog::{EventLog, ReplayError};
 use banlieue_tpm::pcr::{PcrValue, QUOTED};
 use serde::{Deserialize, Serialize};
 
+use crate::aggregate;
 use crate::digest::Digest;
 use crate::document::{
     API_VERSION, DocumentError, Image, Measurements, Programs, RULED, Reference, ReferenceEvent, UNLOGGED, read,
@@ -14,6 +15,8 @@ use crate::rule::Rule;
 
 /// PCRs that nothing honest extends: the stub measures foreign command lines, credentials and extensions there.
 const ZERO_PCRS: [u8; 4] = [8, 12, 13, 14];
+/// The aggregate of the kernel's IMA.
+const AGGREGATE_PCR: u8 = 10;
 /// The latch.
 const LATCH_PCR: u8 = 15;
 
@@ -120,7 +123,9 @@ pub fn record(
             {
                 return Err(RecordError::Prediction { pcr, predicted, shown });
             }
-            Rule::Digest(shown)
+            // The computed rule is the better one: it follows the other PCRs and needs no golden value.
+            let computed = pcr == AGGREGATE_PCR && aggregate::values(pcrs).contains(value);
+            if computed { Rule::BootAggregate } else { Rule::Digest(shown) }
         });
     }
     let events = log

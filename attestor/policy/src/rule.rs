@@ -11,6 +11,8 @@ pub enum Rule {
     Digest(Digest),
     /// Never extended.
     Zero,
+    /// PCR 10 only: extended once, by the kernel's IMA, with its aggregate of the quoted PCRs 0 to 9.
+    BootAggregate,
     /// PCR 15 only: untouched, or extended once with the claim's latch.
     Latch,
     /// Exactly events that these patterns describe, in their order.

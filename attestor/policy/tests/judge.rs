@@ -264,6 +264,8 @@ fn documents_are_read_strictly() {
         ("zero: true", "zero: false", "false says nothing"),
         ("latch: true", "latch: true\n    zero: true", "two rules"),
         ("latch: true", "{}", "no rule"),
+        ("zero: true", "bootAggregate: true", "the boot aggregate is in PCR 10"),
+        ("zero: true", "latch: true", "the latch is PCR 15"),
     ] {
         let changed = yaml.replacen(from, to, 1);
         assert_ne!(changed, yaml, "{why}");

@@ -213,7 +213,7 @@ fn explain_shows_what_people_need_and_no_control_characters() {
     let text = explain(&log);
     assert!(text.contains("EV_EFI_ACTION"), "{text}");
     assert!(text.contains("Calling EFI Application from Boot Option\n"), "measured text is shown as such:\n{text}");
-    assert!(text.contains(".linux (not measured)"), "{text}");
+    assert!(text.contains(".linux (unauthenticated)"), "{text}");
     assert!(text.contains("0x00001234"), "{text}");
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
 }

@@ -13,7 +13,7 @@ pub fn explain(log: &EventLog) -> String {
     let mut out = String::new();
     for (at, event) in log.events.iter().enumerate() {
         let short = event.digest.get(..8).unwrap_or_default();
-        let checked = if event.data_if_measured().is_some() { "" } else { " (not measured)" };
+        let checked = if event.data_if_measured().is_some() { "" } else { " (unauthenticated)" };
         let text = event.describe();
         let note = if text.is_empty() { "" } else { checked };
         let _ = writeln!(out, "{at:3}  PCR {:2}  {:33} {}…  {text}{note}", event.pcr, event.kind.name(), Hex(short));
