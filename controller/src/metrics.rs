@@ -243,6 +243,8 @@ mod tests {
         let metrics = Metrics::default();
         metrics.api_write("patch", "poolmembers", "ok");
         metrics.bound(0.004, true);
+        metrics.watch_lag("poolmembers", 0.1);
+        metrics.stage("ready", 1.0);
         let text = metrics.text();
         for name in [
             "banlieue_api_writes_total{verb=\"patch\",kind=\"poolmembers\",outcome=\"ok\"} 1",

@@ -23,7 +23,7 @@ fn a_claim_is_lent_expires_and_costs_ten_writes() {
         let (bound_at, expires_at) = (status.bound_at.unwrap().0, status.expires_at.unwrap().0);
         assert_eq!(expires_at.duration_since(bound_at).as_secs(), 6);
         let object = at.all::<PoolMember>().get(&member.name).await.unwrap();
-        assert_eq!(object.spec.claim_ref.unwrap().uid, bound.uid().unwrap(), "both directions");
+        assert_eq!(object.spec.claim_ref.as_ref().unwrap().uid, bound.uid().unwrap(), "both directions");
         assert_eq!(object.labels()["banlieue.io/state"], "bound");
 
         // The pool refills while the claim holds its member.
@@ -53,7 +53,10 @@ fn a_claim_is_lent_expires_and_costs_ten_writes() {
         let claimed = audit
             .events
             .iter()
-            .find(|event| event.verb == "create" && event.object_ref.as_ref().is_some_and(|o| o.name == "c" && o.namespace == at.namespace))
+            .find(|event| {
+                event.verb == "create"
+                    && event.object_ref.as_ref().is_some_and(|o| o.name == "c" && o.namespace == at.namespace)
+            })
             .map(|event| event.request_received_timestamp.clone())
             .unwrap();
         let life: Vec<_> = writes.iter().filter(|event| event.request_received_timestamp >= claimed).collect();
@@ -99,7 +102,11 @@ fn a_template_that_kubevirt_refuses_makes_no_member() {
         let pool = at.pool("p", 1, 2, 1).await;
         at.pool_is_warm("p").await;
         let mut bad = pool.clone();
-        bad.metadata = kube::api::ObjectMeta { name: Some("bad".into()), annotations: pool.metadata.annotations, ..Default::default() };
+        bad.metadata = kube::api::ObjectMeta {
+            name: Some("bad".into()),
+            annotations: pool.metadata.annotations,
+            ..Default::default()
+        };
         bad.status = None;
         let spec = &mut bad.spec.template.kube_virt.as_mut().unwrap().spec;
         // Ours allows it; KubeVirt knows no such amount of memory.
@@ -108,8 +115,9 @@ fn a_template_that_kubevirt_refuses_makes_no_member() {
         api.create(&Default::default(), &bad).await.unwrap();
         eventually("the pool says why", async || {
             let status = api.get("bad").await.unwrap().status.unwrap_or_default();
-            conditions::find(&status.conditions, "TemplateValid")
-                .is_some_and(|valid| valid.status == "False" && valid.reason == "TemplateInvalid" && !valid.message.is_empty())
+            conditions::find(&status.conditions, "TemplateValid").is_some_and(|valid| {
+                valid.status == "False" && valid.reason == "TemplateInvalid" && !valid.message.is_empty()
+            })
         })
         .await;
         let members = at.members().await;

@@ -125,10 +125,7 @@ pub fn claim(snapshot: &ClaimSnapshot, now: Timestamp, tuning: &Tuning) -> Claim
 fn pending(snapshot: &ClaimSnapshot, now: Timestamp, tuning: &Tuning) -> ClaimPlan {
     let claim = &snapshot.claim;
     if claim.metadata.deletion_timestamp.is_some() {
-        // Never acknowledged. Whoever was committed to it is spent, and goes before the claim does.
-        if let Some(plan) = delete_first(&snapshot.committed) {
-            return plan;
-        }
+        // Never acknowledged. Whoever was committed to it is spent, deletes itself, and goes before the claim does.
         if !snapshot.committed.is_empty() && !is_forced(claim) {
             return ClaimPlan::default();
         }
@@ -295,8 +292,15 @@ fn evidence_ends(member: &MemberSnapshot) -> Option<Timestamp> {
 fn releasing(snapshot: &ClaimSnapshot) -> ClaimPlan {
     let claim = &snapshot.claim;
     let reason = claim.status.as_ref().and_then(|status| status.termination_reason).unwrap_or(ClaimReason::Released);
-    if let Some(plan) = delete_first(&snapshot.committed) {
-        return plan;
+    // Its own member is deleted here, and only here; a surplus one sees that it is surplus and deletes itself.
+    let uid = claim.metadata.uid.as_deref();
+    let names_us =
+        |member: &MemberSnapshot| member.member.spec.claim_ref.as_ref().map(|claim_ref| claim_ref.uid.as_str()) == uid;
+    if let Some(member) = &snapshot.acknowledged
+        && !member.is_deleting()
+        && names_us(member)
+    {
+        return ClaimPlan::step(ClaimIntent::DeleteMember { member: member.key.clone(), uid: member.uid() });
     }
     if snapshot.committed.is_empty() && snapshot.acknowledged.is_none() {
         return ClaimPlan::step(ClaimIntent::Finish { reason, forced: false });
@@ -327,11 +331,6 @@ fn ended(snapshot: &ClaimSnapshot, now: Timestamp) -> ClaimPlan {
         .unwrap_or(now);
     let over = after(ended, retention(claim, snapshot.pool.as_deref()));
     if over <= now { ClaimPlan::step(ClaimIntent::Delete) } else { ClaimPlan::wait(Some(over)) }
-}
-
-fn delete_first(committed: &[MemberSnapshot]) -> Option<ClaimPlan> {
-    let member = committed.iter().find(|member| !member.is_deleting())?;
-    Some(ClaimPlan::step(ClaimIntent::DeleteMember { member: member.key.clone(), uid: member.uid() }))
 }
 
 fn fail(reason: ClaimReason, message: String) -> ClaimPlan {

@@ -65,8 +65,8 @@ fn bound(snapshot: &MemberSnapshot) -> MemberPlan {
     let named = status.member_ref.as_ref().map(|member| member.uid.as_str());
     let ours = named == snapshot.member.metadata.uid.as_deref();
     match (status.phase.unwrap_or_default(), named) {
-        // Bound to us, or about to be: the claim's own life ends it.
-        (ClaimPhase::Bound, Some(_)) if ours => MemberPlan::default(),
+        // Its claim's, or about to be: the claim's own life ends it.
+        (ClaimPhase::Bound | ClaimPhase::Releasing, Some(_)) if ours => MemberPlan::default(),
         (ClaimPhase::Pending, None) if claim.metadata.deletion_timestamp.is_none() => MemberPlan::default(),
         (ClaimPhase::Pending, None) => {
             step(MemberIntent::Delete { why: "its claim was deleted before it was bound".into() })

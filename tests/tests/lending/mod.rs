@@ -144,8 +144,9 @@ impl Fixture {
     pub async fn member_is_gone(&self, name: &str) {
         assert!(self.all::<PoolMember>().get_opt(name).await.unwrap().is_none(), "member {name}");
         assert!(self.all::<VirtualMachineInstance>().get_opt(name).await.unwrap().is_none(), "instance {name}");
-        let pods = self.all::<Pod>().list(&ListParams::default().labels(&format!("banlieue.io/member={name}")));
-        assert_eq!(pods.await.unwrap().items.len(), 0, "launcher pods of {name}");
+        let of_member = ListParams::default().labels(&format!("banlieue.io/member={name}"));
+        let pods = self.all::<Pod>().list(&of_member).await.unwrap();
+        assert_eq!(pods.items.len(), 0, "launcher pods of {name}");
     }
 
     pub async fn members(&self) -> Vec<PoolMember> {
