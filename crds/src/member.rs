@@ -146,7 +146,7 @@ pub struct PinnedEndorsement {
     pub pinned_at: Option<Timestamp>,
 }
 
-/// The newest evidence of a member that was accepted (`attestation.md`, "Server checks").
+/// The newest evidence of a member that was accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Evidence {

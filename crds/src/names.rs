@@ -54,7 +54,7 @@ pub mod finalizers {
     pub const CLAIM_PROTECTION: &str = "banlieue.io/claim-protection";
 }
 
-/// Field managers, one for each writer of `api.md`, "Who writes what".
+/// Field managers, one for each writer of `docs/reference/api.md`, "Who writes what".
 pub mod managers {
     /// Controller: members, instances, Secrets, network policies, state labels, pool and claim status.
     pub const CONTROLLER: &str = "banlieue-controller";

@@ -17,6 +17,7 @@ pub fn markdown(crds: &[CustomResourceDefinition]) -> String {
         kind(&mut out, crd);
     }
     words(&mut out);
+    out.push_str(WRITERS);
     out
 }
 
@@ -27,6 +28,28 @@ Group `banlieue.io`, version `v1alpha1`, all namespaced. A default is filled in 
 change a field when: **yes**, at any time; **no**, never after creation; **once**, set once, then never changed or removed;
 **grows**, only upwards; **forward**, along its order; **status**, written by our programs only.
 Times are RFC 3339 in UTC. Digests are lower-case hex. An explicit `null` counts as not set.
+";
+
+const WRITERS: &str = "
+## Who writes what
+
+Several programs write one object, each its own part, so no write takes another's away. The admission policies hold them
+to it (`charts/banlieue/files/3*.yaml`).
+
+| object, part | writer | field manager, how |
+|---|---|---|
+| member, instance, Secret, network policy | controller | `banlieue-controller`: create, server-side apply |
+| member `spec.claimRef` with the label `banlieue.io/state=bound` | controller | `banlieue-binder`: one patch with resourceVersion |
+| member `status`: phase, instanceRef, nodeName, addresses, seed, phaseTimes, Provisioned, Ready, Destroyed | controller | `banlieue-status`: status apply |
+| member `status`: endorsement, attestation, enrolment.consumedAt | server plugin | `banlieue-attestor`: status patch with resourceVersion |
+| member `status`: Attested, IdentityRevoked | attestor controller | `banlieue-attestor-controller`: status apply |
+| pool `status` | controller | status apply |
+| pool `status`: AttestorReachable | attestor controller | status apply |
+| claim `status`: phase, memberRef, instanceRef, addresses, times, queuePosition, terminationReason, Bound, Destroyed | controller | status patch with resourceVersion |
+| claim `status`: workload, spiffeId, IdentityReady, WorkloadRunning | mediatore | `mediatore`: status apply |
+| claim: create, release | mediatore | create with the finalizer set, delete |
+| claim: missing finalizer, its removal, deletion after retention | controller | patch, delete |
+| report; its status | node reporter; attestor controller | create; status apply |
 ";
 
 fn kind(out: &mut String, crd: &CustomResourceDefinition) {
