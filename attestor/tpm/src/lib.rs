@@ -10,6 +10,7 @@
 //! - [`pcr`]: selections and values. - [`eventlog`]: the firmware's log, its replay and its explanation.
 
 pub mod attest;
+mod attributes;
 pub mod credential;
 pub mod eventlog;
 pub mod hash;
