@@ -4,7 +4,7 @@
 //! with the parent's arguments and [`WORKER_ARG`] at the end. Its standard input is one end of a socket pair.
 
 use std::{
-    os::unix::net::UnixStream as StdUnixStream,
+    os::unix::{net::UnixStream as StdUnixStream, process::CommandExt as _},
     process::{Command as StdCommand, Stdio},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -241,7 +241,9 @@ fn spawn() -> std::io::Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let mut command = StdCommand::new("/proc/self/exe");
+    // Its own name in process lists.
     command
+        .arg0(std::env::args_os().next().unwrap_or_default())
         .args(std::env::args_os().skip(1))
         .arg(WORKER_ARG)
         .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))

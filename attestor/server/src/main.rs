@@ -77,7 +77,7 @@ struct ControllerArguments {
     #[arg(long, env = "BANLIEUE_SWEEP_SECONDS", default_value_t = 30)]
     sweep_seconds: u64,
     /// Seconds between probes of the plugin.
-    #[arg(long, env = "BANLIEUE_PROBE_SECONDS", default_value_t = 10)]
+    #[arg(long, env = "BANLIEUE_PROBE_SECONDS", default_value_t = 15)]
     probe_seconds: u64,
 }
 
@@ -119,7 +119,11 @@ fn run(command: Command) -> Result<()> {
 
 fn controller(arguments: ControllerArguments) -> Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_writer(std::io::stderr)
+        .init();
     let seconds = std::time::Duration::from_secs;
     let options = Options {
         spire_server: arguments.spire_server,

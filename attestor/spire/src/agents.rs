@@ -137,7 +137,8 @@ impl Client {
 
 /// SPIRE prefixes what a plugin or its loader said with the plugin's kind and name, and names a plugin it lacks.
 fn from_spire(status: &tonic::Status) -> bool {
-    status.message().contains("nodeattestor") || status.message().contains("node attestor")
+    let message = status.message().to_lowercase();
+    message.contains("nodeattestor") || message.contains("node attestor")
 }
 
 fn found(outcome: Result<tonic::Response<()>, Error>) -> Result<bool, Error> {
