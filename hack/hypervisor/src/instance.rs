@@ -59,13 +59,10 @@ pub fn running(instance: &VirtualMachineInstance, ip: Option<Ipv4Addr>, now: Tim
 /// Patch of an instance whose machine ended.
 pub fn over(instance: &VirtualMachineInstance, end: &End, now: Timestamp) -> Value {
     let status = instance.status.clone().unwrap_or_default();
+    // Why it failed stands on the pod: virt-controller takes the condition of an instance that is over away.
     let (phase, reason) = match end {
         End::PoweredOff => (InstancePhase::Succeeded, None),
         End::Failed(_) => (InstancePhase::Failed, Some("MachineFailed")),
-    };
-    let failure = match end {
-        End::PoweredOff => None,
-        End::Failed(why) => Some(condition("Synchronized", "False", "MachineFailed", why, now)),
     };
     patch(
         instance,
@@ -73,7 +70,7 @@ pub fn over(instance: &VirtualMachineInstance, end: &End, now: Timestamp) -> Val
             "phase": phase,
             "reason": reason.or(status.reason.as_deref()).unwrap_or_default(),
             "phaseTransitionTimestamps": transitions(&status, phase, now),
-            "conditions": conditions(&status, failure),
+            "conditions": conditions(&status, None),
         }),
     )
 }
