@@ -196,11 +196,11 @@ impl Cluster {
     /// # Errors
     /// When a component had ended by itself: nobody should have to find that in a log.
     pub async fn stop(mut self) -> Result<()> {
-        let ended: Vec<_> = match self.components().await {
-            Ok(list) => list.into_iter().filter(|it| it.state != State::Running).collect(),
-            Err(_) => Vec::new(),
-        };
-        let crashed = ended.iter().find(|it| matches!(it.state, State::Exited { code } if code != 0));
+        let ended = self.components().await.unwrap_or_default();
+        // Processes that others started, those of machines for example, may end as they like.
+        let crashed = ended.iter().find(|it| {
+            matches!(it.state, State::Exited { code } if code != 0) && self.processes.is_component(&it.name)
+        });
         let error = crashed.map(|it| Error::component(&it.name, it.state.to_string(), &it.log));
         if error.is_some() {
             let _ = std::fs::write(self.dir.join(KEEP_LOGS), "");

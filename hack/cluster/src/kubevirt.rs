@@ -73,12 +73,11 @@ impl Shared<'_> {
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kubevirt-ca", "namespace": NAMESPACE},
             "data": {"ca-bundle": self.identities.authority.pem},
         });
-        futures::try_join!(
-            Manifests::parse("kubevirt-ca", &authority.to_string())?.apply(self.admin),
-            Manifests::parse("kubevirt-manifests rbac", &printed.rights)?.apply(self.admin),
-            Manifests::parse("manifests/kubelet.yaml", include_str!("../manifests/kubelet.yaml"))?.apply(self.admin),
-        )?;
-        Ok(())
+        Manifests::parse("kubevirt-ca", &authority.to_string())?
+            .and(Manifests::parse("kubevirt-manifests rbac", &printed.rights)?)
+            .and(Manifests::parse("manifests/kubelet.yaml", include_str!("../manifests/kubelet.yaml"))?)
+            .apply(self.admin)
+            .await
     }
 
     async fn definitions(&self, printed: &Printed) -> Result<()> {

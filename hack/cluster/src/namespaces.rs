@@ -1,13 +1,15 @@
 //! Our namespaces, and what the charts install.
 
+use banlieue_crds::names::labels;
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use crate::apply::{self, Manifests};
+use crate::apply::Manifests;
 use crate::error::{Error, Result};
-use crate::process::Processes;
+use crate::process::{Processes, until};
 use crate::programs::repository;
 
 /// Issuer of people who claim without a broker: the API server's own token file. Their subject's id is their user name.
@@ -17,13 +19,13 @@ pub const ISSUER: &str = "https://kubernetes.default.svc";
 pub(crate) async fn install(processes: &Processes, admin: &Client) -> Result<()> {
     processes
         .step("definitions, roles and policies", async || {
-            Manifests::parse("manifests/base.yaml", include_str!("../manifests/base.yaml"))?.apply(admin).await?;
-            for folder in ["charts/banlieue-crds/crds", "charts/banlieue/files"] {
-                let manifests = apply::folder(&repository().join(folder))?;
-                futures::future::try_join_all(manifests.into_iter().map(|it| it.apply(admin))).await?;
-            }
+            Manifests::parse("manifests/base.yaml", include_str!("../manifests/base.yaml"))?
+                .and(Manifests::folder(&repository().join("charts/banlieue-crds/crds"))?)
+                .and(Manifests::folder(&repository().join("charts/banlieue/files"))?)
+                .apply(admin)
+                .await?;
             futures::try_join!(pool_namespace(admin, "sandboxes"), know_people(admin))?;
-            Ok(())
+            policies_act(admin).await
         })
         .await
 }
@@ -32,12 +34,11 @@ pub(crate) async fn install(processes: &Processes, admin: &Client) -> Result<()>
 pub(crate) async fn pool_namespace(admin: &Client, name: &str) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
     Manifests::parse("namespace", &namespace.to_string())?.apply(admin).await?;
-    let mut manifests = apply::folder(&repository().join("charts/banlieue/pool-namespace"))?;
-    manifests.push(Manifests::parse("manifests/people.yaml", include_str!("../manifests/people.yaml"))?);
-    for manifest in manifests {
-        manifest.within(name).apply(admin).await?;
-    }
-    Ok(())
+    Manifests::folder(&repository().join("charts/banlieue/pool-namespace"))?
+        .and(Manifests::parse("manifests/people.yaml", include_str!("../manifests/people.yaml"))?)
+        .within(name)
+        .apply(admin)
+        .await
 }
 
 /// Lets the policies know the people of the token file.
@@ -50,4 +51,19 @@ async fn know_people(admin: &Client) -> Result<()> {
     let people = json!({"data": {"issuer": ISSUER, "usernamePrefix": ""}});
     maps.patch("banlieue-admission", &PatchParams::default(), &Patch::Merge(&people)).await.map_err(Error::api(act))?;
     Ok(())
+}
+
+/// The API server compiles policies some time after it was given them; until then it refuses nothing.
+async fn policies_act(admin: &Client) -> Result<()> {
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(admin.clone());
+    let installed = policies.get_opt("member-objects.banlieue.io").await;
+    if installed.map_err(Error::api("look for our admission policies"))?.is_none() {
+        return Ok(());
+    }
+    let maps: Api<ConfigMap> = Api::namespaced(admin.clone(), "banlieue-system");
+    let mut probe = ConfigMap::default();
+    probe.metadata.name = Some("policy-probe".into());
+    probe.metadata.labels = Some([(labels::POOL.to_owned(), "probe".to_owned())].into());
+    let params = PostParams { dry_run: true, field_manager: None };
+    until("our admission policies act", async || maps.create(&params, &probe).await.is_err()).await
 }

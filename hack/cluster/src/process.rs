@@ -88,6 +88,11 @@ impl Processes {
         }
     }
 
+    /// Whether a process is one of the cluster's own.
+    pub fn is_component(&self, name: &str) -> bool {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+
     /// Reports a step's beginning and, when it went well, its end.
     pub async fn step<T>(&self, name: &str, act: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
         let begun = Instant::now();

@@ -162,9 +162,7 @@ plugins {{
 /// The policy and its data, as `charts/banlieue/files/spire-policy-data.json` has it for another trust domain.
 fn opa(policy: &Path, folder: &Path, settings: &Settings) -> Result<String> {
     let Settings { trust_domain, cluster, .. } = settings;
-    let caller = |name: &str, role: &str| {
-        serde_json::json!({ "id": format!("spiffe://{trust_domain}/banlieue/{name}"), "role": role, "cluster": cluster })
-    };
+    let caller = |name: &str, role: &str| serde_json::json!({ "id": format!("spiffe://{trust_domain}/banlieue/{name}"), "role": role, "cluster": cluster });
     let callers = [caller("attestor-controller", "attestor"), caller("broker", "mediatore")];
     let data = folder.join("policy-data.json");
     pki::write(&data, &serde_json::json!({ "banlieue": { "callers": callers } }).to_string())?;

@@ -70,6 +70,13 @@ async fn each_identity_is_who_it_says_and_may_do_only_its_part() {
     let error = stranger.list(&ListParams::default()).await.unwrap_err();
     assert!(matches!(&error, kube::Error::Api(status) if status.code == 403), "{error}");
 
+    // Policies act from the first moment, on the admin too.
+    let mut ours = map("a-policy");
+    ours.metadata.labels = Some([("banlieue.io/pool".to_owned(), "p".to_owned())].into());
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.admin(), "sandboxes");
+    let error = maps.create(&PostParams::default(), &ours).await.unwrap_err();
+    assert!(error.to_string().contains("written by banlieue-controller"), "{error}");
+
     // What was refused and what was granted is told apart in the audit log.
     let admin: Api<ConfigMap> = Api::namespaced(cluster.admin(), "sandboxes");
     admin.create(&PostParams::default(), &map("a")).await.unwrap();
