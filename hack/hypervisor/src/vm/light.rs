@@ -90,7 +90,7 @@ impl Vm {
         iso::write_files(&folder, map)?;
         let boot_id = std::fs::read("/proc/sys/kernel/random/uuid")
             .map_err(|source| Error::File { path: "/proc/sys/kernel/random/uuid".into(), source })?;
-        let text = self.configuration(map, seed, recording)?;
+        let text = self.configuration(seed, recording)?;
         let files: [(&str, &[u8]); 3] =
             [(BOOT_ID, &boot_id), (PASSWD, b"root:x:0:0:root:/root:/bin/false\n"), (CONFIGURATION, text.as_bytes())];
         for (name, content) in files {
@@ -101,9 +101,8 @@ impl Vm {
     }
 
     /// The agent's configuration (`spire-agent`, HCL). Every value is quoted as JSON, which HCL's strings understand.
-    fn configuration(&self, map: &SeedMap, seed: &Seed, recording: &Recording) -> Result<String, Error> {
+    fn configuration(&self, seed: &Seed, recording: &Recording) -> Result<String, Error> {
         let at = |name: &str| quoted(&self.home.path(name).display().to_string());
-        let trust_domain = map.get(key::TRUST_DOMAIN).map(|name| String::from_utf8_lossy(name).trim().to_owned());
         let server = self.reachable(&seed.spire_server.to_string())?;
         Ok(format!(
             r#"agent {{
@@ -138,7 +137,7 @@ plugins {{
     }}
 }}
 "#,
-            trust_domain = quoted(&trust_domain.unwrap_or_default()),
+            trust_domain = quoted(&seed.trust_domain.to_string()),
             host = quoted(&server.ip().to_string()),
             port = server.port(),
             bundle = at(&format!("{SEED}/{}", key::BUNDLE)),

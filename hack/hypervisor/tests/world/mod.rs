@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use banlieue_cluster::{Cluster, component, progress};
+use banlieue_cluster::{Builder, Cluster, component, progress};
 use banlieue_crds::kubevirt::{InstancePhase, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -22,7 +22,11 @@ pub struct World {
 
 impl World {
     pub async fn start(nodes: &str, arguments: &[&str]) -> Self {
-        let builder = Cluster::builder().nodes(nodes).progress(progress::print);
+        Self::build(Cluster::builder().nodes(nodes), arguments).await
+    }
+
+    pub async fn build(builder: Builder, arguments: &[&str]) -> Self {
+        let builder = builder.progress(progress::print);
         let cluster = builder
             .args(component::HYPERVISOR, arguments.iter().copied())
             .env(component::HYPERVISOR, "RUST_LOG", "debug,kube=info,hyper=info,tower=info,h2=info,rustls=info")

@@ -1,0 +1,93 @@
+//! Light instances: the vTPM shows what was recorded, and a real agent tries to attest with our plugin.
+
+mod world;
+
+use std::path::Path;
+
+use banlieue_cluster::Cluster;
+use banlieue_crds::kubevirt::InstancePhase;
+use banlieue_crds::report::EndorsementReport;
+use banlieue_hypervisor::recording;
+use banlieue_hypervisor::tpm::Tpm;
+use banlieue_tpm::eventlog::{Event, EventKind, EventLog};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use world::{NAMESPACE, World};
+
+const IMAGE: &str = "registry.local/light:1";
+
+/// A recording of two events, as a golden boot would print it.
+fn record(store: &Path) -> EventLog {
+    let event = |pcr, byte| Event { pcr, kind: EventKind(0xd), digest: [byte; 32], data: vec![byte] };
+    let log = EventLog { startup_locality: 0, events: vec![event(0, 1), event(4, 2)] };
+    let pcrs: std::collections::BTreeMap<String, String> = log
+        .replay()
+        .iter()
+        .take(16)
+        .enumerate()
+        .map(|(index, value)| (index.to_string(), hex::encode(value)))
+        .collect();
+    let text = json!({ "pcrs": pcrs, "eventlog": STANDARD.encode(log.marshal()) }).to_string();
+    let packed = STANDARD.encode(zstd::encode_all(text.as_bytes(), 3).unwrap());
+    let console = format!("BANLIEUE-EVIDENCE {packed}\n");
+    recording::write(console.as_bytes(), &store.join("registry.local_light_1")).unwrap();
+    log
+}
+
+#[tokio::test]
+async fn a_light_instance_shows_the_recorded_state_and_tries_to_attest() {
+    let store = tempfile::tempdir().unwrap();
+    let log = record(store.path());
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target").canonicalize().unwrap();
+    let [agent, plugin] = [target.join("tools/bin/spire-agent"), target.join("debug/banlieue-attestor-guest")];
+    for program in [&agent, &plugin] {
+        assert!(program.exists(), "{} is missing: run `make build`", program.display());
+    }
+    let images = store.path().display().to_string();
+    let (agent, plugin) = (agent.display().to_string(), plugin.display().to_string());
+    let arguments = ["--images", &images, "--spire-agent", &agent, "--attestor-guest", &plugin];
+    let world = World::build(Cluster::builder().spire().nodes("light-1=light"), &arguments).await;
+
+    let bundles: Api<ConfigMap> = Api::namespaced(world.cluster.admin(), "banlieue-system");
+    let bundle = bundles.get("spire-bundle").await.unwrap().data.unwrap().remove("bundle.crt").unwrap();
+    world
+        .seed(
+            "m",
+            json!({
+                "member": "m", "namespace": NAMESPACE, "uid": "5d307ca9-b3ef-428c-8861-06e72d69f223",
+                "secret": "ab".repeat(32), "issued-at": "2026-11-30T00:00:00Z", "expires-at": "2036-11-30T00:00:00Z",
+                "trust-domain": world.cluster.settings().trust_domain, "cluster": "local", "bundle.pem": bundle,
+                "spire-server": "10.0.2.100:8081", "broker": ""
+            }),
+        )
+        .await;
+    let member = world.create("m", "light", IMAGE).await;
+    world.until_phase("m", InstancePhase::Running).await;
+    let reports: Api<EndorsementReport> = Api::namespaced(world.cluster.admin(), NAMESPACE);
+    let report = reports.get(&format!("{}.light-1", member.uid().unwrap())).await.unwrap();
+    assert_eq!(report.spec.ek_digests.len(), 3);
+
+    // spire-server has no such plugin in this cluster, so the agent is refused again and again: it got that far.
+    let short: String = member.uid().unwrap().chars().take(8).collect();
+    let agent = world.cluster.dir().join(format!("vm/logs/{NAMESPACE}.m.{short}.guest.log"));
+    let said = async |word: &str, times: usize| {
+        std::fs::read_to_string(&agent).unwrap_or_default().matches(word).count() >= times
+    };
+    world.until("the server refuses", async || said("could not find node attestor type", 1).await).await;
+    world.until("the agent is started again", async || said("Starting agent", 2).await).await;
+
+    let mut tpm = Tpm::connect(&world.home(&member).join("tpm.sock")).await.unwrap();
+    let expected = log.replay();
+    for pcr in 0..16_u8 {
+        assert_eq!(tpm.pcr(pcr).await.unwrap(), expected[usize::from(pcr)], "PCR {pcr}");
+    }
+    drop(tpm);
+
+    world.delete("m").await;
+    world.until_gone(&member).await;
+    world.until_nothing_is_left(&member).await;
+    world.cluster.stop().await.unwrap();
+}
