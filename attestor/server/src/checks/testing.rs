@@ -44,7 +44,7 @@ pub(crate) const INSTANCE: &str = "99999999-8888-7777-6666-555555555555";
 const MAGIC: u32 = 0xff54_4347;
 const QUOTE: u16 = 0x8018;
 
-type Edit<T> = Option<Box<dyn Fn(&mut T)>>;
+type Edit<T> = Option<Box<dyn Fn(&mut T) + Send + Sync>>;
 
 /// A quote's parts before they are marshalled.
 pub(crate) struct Quote {
@@ -275,14 +275,21 @@ impl Attempt {
 
     /// The bytes of M3 for this challenge.
     pub(crate) fn evidence(&self, challenged: &Challenged, trust_domain: &TrustDomain) -> Vec<u8> {
-        let extra = extra_data(&QuoteInput {
-            server_nonce: &challenged.server_nonce,
-            secret: self.opened.as_ref().unwrap_or(&challenged.secret),
-            m1: &challenged.admitted.hello.hash,
-            m2: &challenged.m2,
-            seed: &self.seed.0,
-            trust_domain,
-        });
+        let hello = challenged.admitted.hello.hash;
+        self.answer(&challenged.server_nonce, &challenged.secret, &hello, &challenged.m2, trust_domain)
+    }
+
+    /// The bytes of M3 for a nonce, a secret and the hashes of M1 and M2.
+    pub(crate) fn answer(
+        &self,
+        server_nonce: &[u8; 32],
+        secret: &[u8; 32],
+        m1: &[u8; 32],
+        m2: &[u8; 32],
+        trust_domain: &TrustDomain,
+    ) -> Vec<u8> {
+        let secret = self.opened.as_ref().unwrap_or(secret);
+        let extra = extra_data(&QuoteInput { server_nonce, secret, m1, m2, seed: &self.seed.0, trust_domain });
         let mut quote = Quote {
             magic: MAGIC,
             kind: QUOTE,

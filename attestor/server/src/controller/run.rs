@@ -420,6 +420,23 @@ impl Parts {
         }
     }
 
+    async fn end_reports_of(&self, member: &Arc<PoolMember>) -> Result<(), MemberError> {
+        if member.metadata.deletion_timestamp.is_none() {
+            return Ok(());
+        }
+        let own = std::slice::from_ref(member);
+        for report in self.reports.filled().map(|store| store.state()).unwrap_or_default() {
+            let ended = report.status.as_ref().is_some_and(|status| status.ended_at.is_some());
+            if !ended && reports::member_of(&report, own).is_some() {
+                let outcome = self.end_report(&report, Timestamp::now()).await;
+                self.context.metrics.count("end-report", if outcome.is_ok() { "ok" } else { "kubernetes" });
+                outcome
+                    .map_err(|why| MemberError::Kubernetes { act: format!("end report {}", report.name_any()), why })?;
+            }
+        }
+        Ok(())
+    }
+
     async fn end_report(&self, report: &EndorsementReport, now: Timestamp) -> Result<(), String> {
         let body = json!({
             "apiVersion": EndorsementReport::api_version(&()),
@@ -458,6 +475,8 @@ fn settle<T>(outcome: Result<kube::Result<T>, tokio::time::error::Elapsed>) -> R
 }
 
 async fn pass(member: Arc<PoolMember>, parts: Arc<Parts>) -> Result<Action, MemberError> {
+    // The tombstone first: once the identity is revoked, nothing keeps the member, and its key must not come back.
+    parts.end_reports_of(&member).await?;
     let wake = parts.context.pass(&member).await?;
     parts.retries.lock().unwrap_or_else(PoisonError::into_inner).remove(&member.uid().unwrap_or_default());
     let sleep = wake.map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO));

@@ -12,3 +12,5 @@ pub mod read;
 pub mod service;
 pub mod session;
 pub mod store;
+#[cfg(test)]
+mod tests;

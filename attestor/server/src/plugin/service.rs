@@ -2,6 +2,7 @@
 
 use std::{pin::Pin, sync::Arc};
 
+use aws_lc_rs::rand::SystemRandom;
 use banlieue_goplugin::{
     plugin_config::{ConfigureRequest, ConfigureResponse, ValidateRequest, ValidateResponse, config_server},
     server::{AgentAttributes, AttestRequest, AttestResponse, attest_request, attest_response, node_attestor_server},
@@ -86,6 +87,8 @@ impl config_server::Config for Plugin {
             metrics: self.metrics.clone(),
             trust_domain: config.trust_domain,
             cluster: config.cluster,
+            random: Arc::new(SystemRandom::new()),
+            stream_limit: STREAM_LIMIT,
             now: jiff::Timestamp::now,
         };
         *running = Some(Running { sessions, _http: http });
@@ -134,7 +137,7 @@ struct Conversation {
 }
 
 async fn converse(sessions: &Sessions, conversation: &mut Conversation) -> Result<AttestResponse, Status> {
-    let payload = match tokio::time::timeout(STREAM_LIMIT, conversation.next()).await {
+    let payload = match tokio::time::timeout(sessions.stream_limit, conversation.next()).await {
         Ok(Some(attest_request::Request::Payload(payload))) => payload,
         Ok(_) => return Err(answer(&order("the first message is no payload"))),
         Err(_) => return Err(answer(&Refusal::stranger(Reason::DeadlineExceeded, "no payload came"))),

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::rand::SecureRandom;
 use banlieue_protocol::{
     message::DEADLINE_SECONDS,
     names::{Cluster, TrustDomain, agent},
@@ -63,6 +63,10 @@ pub struct Sessions {
     pub trust_domain: TrustDomain,
     /// Cluster of the ids.
     pub cluster: Cluster,
+    /// Where nonces and secrets come from.
+    pub random: Arc<dyn SecureRandom + Send + Sync>,
+    /// How long a stream may take.
+    pub stream_limit: Duration,
     /// The time of day.
     pub now: fn() -> Timestamp,
 }
@@ -75,7 +79,7 @@ impl Sessions {
     pub async fn run(&self, payload: &[u8], peer: &mut dyn Peer) -> Result<Identity, Refusal> {
         let began = Instant::now();
         let mut seen = None;
-        let outcome = match tokio::time::timeout(STREAM_LIMIT, self.steps(payload, peer, &mut seen)).await {
+        let outcome = match tokio::time::timeout(self.stream_limit, self.steps(payload, peer, &mut seen)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Refusal::stranger(Reason::DeadlineExceeded, "the stream took too long")),
         };
@@ -113,7 +117,7 @@ impl Sessions {
         *seen = Some(facts.member.clone());
         let admitted = admit(hello.clone(), &facts, (self.now)())?;
         self.limits.budget(&uid, Instant::now())?;
-        let (challenged, m2) = Challenged::draw(admitted, &SystemRandom::new())?;
+        let (challenged, m2) = Challenged::draw(admitted, self.random.as_ref())?;
         let m3 = peer.challenge(m2).await?;
 
         let arrived = Instant::now();
