@@ -1,8 +1,8 @@
 //! KVM or emulation.
 //!
 //! `/dev/kvm` may open and still break guests (nested virtualisation that emulates too little), so KVM is used only after
-//! it has booted the very image once. The answer is kept beside the image for as long as the host is up, so that golden
-//! boots and instances run on the same kind of processor.
+//! it has booted an image once. The answer is kept in the image store for as long as the host is up, so that golden boots
+//! and instances run on the same kind of processor.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -73,8 +73,11 @@ pub async fn choose(disk: &Path) -> std::io::Result<Accelerator> {
     Ok(accelerator)
 }
 
+/// Beside the folders of the images: one answer for all of a store, given by the first that boots, which is a golden boot
+/// of an honest image.
 fn kept_at(disk: &Path) -> PathBuf {
-    disk.with_file_name("accelerator.json")
+    let folder = disk.parent().unwrap_or(disk);
+    folder.parent().unwrap_or(folder).join("accelerator.json")
 }
 
 fn read(path: &Path) -> Option<Answer> {
@@ -104,7 +107,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_holds_for_one_boot_of_the_host() {
         let folder = tempfile::tempdir().unwrap();
-        let disk = folder.path().join("disk.raw");
+        let disk = folder.path().join("image/disk.raw");
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned();
         let answer = |boot_id: &str| {
             serde_json::to_vec(&Answer {

@@ -4,7 +4,7 @@
 //! - [`machine`]: a machine's shape and its QEMU command line, for instances and golden boots alike. - [`golden`]: one
 //!   boot to power-off. - [`accel`]: KVM or emulation. - [`firmware`]: OVMF. - [`qmp`]: talking to QEMU.
 //! - [`swtpm`], [`tpm`]: software TPMs. - [`iso`]: Secrets as disks. - [`connect`]: one connection out of a guest.
-//! - [`recording`]: what light instances replay. - [`light_guest`]: what plays the guest of a light instance.
+//! - [`light_guest`]: what plays the guest of a light instance.
 //!
 //! The node half:
 //! - [`node`]: Node objects. - [`pod`], [`instance`]: what is written about pods and instances. - [`report`]:
@@ -33,7 +33,6 @@ pub mod plan;
 pub mod pod;
 pub mod qmp;
 pub mod quantity;
-pub mod recording;
 pub mod report;
 mod socket;
 pub mod swtpm;

@@ -45,15 +45,6 @@ enum Command {
         #[arg(long, default_value_t = 300)]
         timeout: u64,
     },
-    /// Makes a golden boot's console into an image that light instances can run.
-    LightImage {
-        /// Console of a golden boot that recorded measurements.
-        #[arg(long)]
-        console: PathBuf,
-        /// The image's folder in the local store.
-        #[arg(long)]
-        out: PathBuf,
-    },
     /// Plays the guest of a light instance (started by the hypervisor).
     #[command(hide = true)]
     LightGuest {
@@ -113,10 +104,6 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
             let console = golden::run_to_poweroff(&boot, Duration::from_secs(timeout)).await?;
             println!("{}", console.display());
             Ok(())
-        }
-        Some(Command::LightImage { console, out }) => {
-            let text = std::fs::read(&console).with_context(|| format!("cannot read {}", console.display()))?;
-            Ok(banlieue_hypervisor::recording::write(&text, &out)?)
         }
         Some(Command::LightGuest { give_up, agent }) => light_guest::run(&agent, Duration::from_secs(give_up))
             .await
