@@ -108,7 +108,8 @@ pub fn light(console: &[u8], measurements: &[u8], node: &Path) -> Result<Light, 
     })
 }
 
-fn read(console: &[u8]) -> Result<([PcrValue; QUOTED], Vec<u8>), Error> {
+/// The PCR values and the event log that a golden boot printed on its console.
+pub fn read(console: &[u8]) -> Result<([PcrValue; QUOTED], Vec<u8>), Error> {
     let bad = |why: &str| Error::Evidence(why.to_owned());
     let text = String::from_utf8_lossy(console);
     let line = text.lines().find_map(|l| l.split_once(MARK)).ok_or_else(|| bad("there is none"))?.1;
