@@ -243,6 +243,11 @@ impl Drop for Cluster {
 /// When no cluster runs in that directory.
 pub async fn down(dir: &Path) -> Result<()> {
     SupervisorClient::connect(dir).await?.shutdown().await?;
-    let socket = dir.join(banlieue_supervisor::SOCKET);
-    until(&format!("the cluster in {} has ended", dir.display()), async || !socket.exists()).await
+    // The socket goes when everything else has, and after it the directory, unless the supervisor's log is kept in it.
+    let left = [banlieue_supervisor::SOCKET, banlieue_supervisor::LOG].map(|name| dir.join(name));
+    until(&format!("the cluster in {} has ended", dir.display()), async || {
+        let [socket, log] = &left;
+        !socket.exists() && (log.exists() || !dir.exists())
+    })
+    .await
 }

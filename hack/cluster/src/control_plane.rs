@@ -1,5 +1,6 @@
 //! etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use kube::Client;
@@ -60,11 +61,12 @@ pub(crate) async fn api_server(processes: &Processes, fsync: bool) -> Result<(Id
     Ok((identities, admin))
 }
 
-/// Starts etcd on a socket in the cluster's directory, which nobody else may enter, and returns its address. It needs no
+/// Starts etcd on a socket in a folder that nobody else may enter, and returns its address. It needs no
 /// port, and no waiting: the API server's readiness says that it answers.
 async fn etcd(processes: &Processes, fsync: bool) -> Result<String> {
     let data = processes.dir.join("etcd");
-    std::fs::create_dir_all(&data).map_err(crate::Error::write(&data))?;
+    let mut closed = std::fs::DirBuilder::new();
+    closed.recursive(true).mode(0o700).create(&data).map_err(crate::Error::write(&data))?;
     let clients = format!("unix://{}", data.join("c.sock").display());
     let peers = format!("unix://{}", data.join("p.sock").display());
     let mut args = vec![

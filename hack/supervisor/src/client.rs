@@ -174,7 +174,8 @@ impl Client {
         self.done(Request::Detach).await
     }
 
-    /// Ends everything, the supervisor last. Returns when it has begun; the control socket vanishes when it is over.
+    /// Ends everything, the supervisor last. Returns when it has begun. The control socket vanishes when it is over, and
+    /// right after it the directory, unless logs are kept.
     ///
     /// # Errors
     /// When the supervisor is gone already.

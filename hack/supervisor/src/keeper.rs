@@ -131,34 +131,39 @@ fn watch(options: &Options) -> io::Result<i32> {
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
 }
 
-/// Removes the directory, or everything but log files in it.
+/// Removes the directory, or everything but log files in it. The socket goes last: whoever waits for the end watches it.
 fn clean(dir: &Path) {
     let keep = dir.join(KEEP_LOGS).exists();
-    // The socket first: whoever waits for the end watches it.
-    let result = if keep { remove_all_but_logs(dir).map(|_| ()) } else { fs::remove_dir_all(dir) };
-    let _ = fs::remove_file(dir.join(SOCKET));
+    let keeps = |path: &Path| path == dir.join(SOCKET) || keep && path.extension().is_some_and(|it| it == "log");
+    let result = remove(dir, &keeps).and_then(|_| {
+        match fs::remove_file(dir.join(SOCKET)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        if keep { Ok(()) } else { fs::remove_dir(dir) }
+    });
     if let Err(error) = result {
         eprintln!("cannot clean {}: {error}", dir.display());
     }
 }
 
-/// Returns whether anything was left in `dir`.
-fn remove_all_but_logs(dir: &Path) -> io::Result<bool> {
-    let mut left = false;
+/// Removes what is in `dir` apart from files that are kept, and returns whether there were any.
+fn remove(dir: &Path, keeps: &impl Fn(&Path) -> bool) -> io::Result<bool> {
+    let mut kept = false;
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let path = entry.path();
         if entry.file_type()?.is_dir() {
-            if remove_all_but_logs(&path)? {
-                left = true;
+            if remove(&path, keeps)? {
+                kept = true;
             } else {
                 fs::remove_dir(&path)?;
             }
-        } else if path.extension().is_some_and(|it| it == "log") {
-            left = true;
+        } else if keeps(&path) {
+            kept = true;
         } else {
             fs::remove_file(&path)?;
         }
     }
-    Ok(left)
+    Ok(kept)
 }

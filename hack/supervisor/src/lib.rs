@@ -30,6 +30,8 @@ pub use spec::{Bind, Signal, Spec, State, Status};
 pub const SOCKET: &str = "supervisor.sock";
 /// The supervisor's own log inside the cluster's directory.
 pub const LOG: &str = "supervisor.log";
+/// Temporary folder of everything in the cluster, inside the cluster's directory.
+pub const TMP: &str = "tmp";
 /// While this file exists in the cluster's directory, log files survive the cluster's end.
 pub const KEEP_LOGS: &str = "keep-logs";
 /// While this file exists in the cluster's directory, the end of the lifeline means nothing.

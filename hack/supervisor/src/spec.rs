@@ -13,7 +13,8 @@ pub struct Spec {
     pub name: String,
     /// Program and arguments. A program without a slash is looked up in `PATH`.
     pub argv: Vec<String>,
-    /// The whole environment, apart from `PATH`, `HOME` and `TMPDIR`, which are the supervisor's unless named here.
+    /// The whole environment, apart from `PATH` and `HOME`, which are the supervisor's, and `TMPDIR`, a folder of the
+    /// cluster; each unless named here.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Working directory; the cluster's directory by default.

@@ -4,6 +4,7 @@ mod serve;
 mod table;
 
 use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::SOCKET;
+use crate::{SOCKET, TMP};
 use table::Table;
 
 /// Runs until it is told to end, its keeper ends or it is killed; then the kernel ends everything else.
@@ -33,6 +34,10 @@ pub fn run(dir: &Path) -> io::Result<()> {
 }
 
 async fn supervise(dir: &Path) -> io::Result<()> {
+    let tmp = dir.join(TMP);
+    std::fs::create_dir_all(&tmp)?;
+    // Open to everybody and sticky, like /tmp: processes may run as other users.
+    std::fs::set_permissions(&tmp, std::fs::Permissions::from_mode(0o1777))?;
     let table = Arc::new(Table::new(dir));
     let mut children = signal(SignalKind::child())?;
     let mut terminate = signal(SignalKind::terminate())?;

@@ -16,12 +16,12 @@ use rustix::process::{Pid, WaitOptions, WaitStatus, kill_process, kill_process_g
 use tokio::sync::watch;
 
 use crate::wire::Refusal;
-use crate::{Signal, Spec, State, Status};
+use crate::{Signal, Spec, State, Status, TMP};
 
 /// Set in the environment of each process and so of all it forks, whatever session or parent they choose.
 const MARK: &str = "BANLIEUE_COMPONENT";
 /// Passed on from the supervisor's own environment.
-const INHERITED: [&str; 3] = ["PATH", "HOME", "TMPDIR"];
+const INHERITED: [&str; 2] = ["PATH", "HOME"];
 
 /// A refusal with its sentence.
 #[derive(Debug)]
@@ -86,6 +86,9 @@ impl Table {
                 command.env(name, value);
             }
         }
+        // What a killed process leaves in its temporary folder goes with the cluster, and numbers of processes, which
+        // some programs make names of, are unique only inside it.
+        command.env("TMPDIR", self.dir.join(TMP));
         command.envs(&spec.env).env(MARK, &spec.name);
         // Not waited for here: `reap` collects every child of this process.
         Ok(Pid::from_child(&command.spawn()?))
