@@ -1,5 +1,7 @@
 //! Evidence from a real swtpm, verified in software the way the server does.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end here")]
+
 use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},

@@ -90,7 +90,7 @@ pub fn light(console: &[u8], measurements: &[u8], node: &Path) -> Result<Light, 
     let log = EventLog::parse(&bytes)?;
     log.check_replay(&pcrs, 1 << IMA | 1 << 15)?;
     let aggregate = boot_aggregate(&pcrs);
-    if extend(&[0; 32], &aggregate) != pcrs[usize::from(IMA)] {
+    if pcrs.get(usize::from(IMA)) != Some(&extend(&[0; 32], &aggregate)) {
         return Err(Error::Aggregate);
     }
     let extend = vec![Extension { pcr: IMA, digest: hex::encode(aggregate) }];

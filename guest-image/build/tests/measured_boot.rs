@@ -1,5 +1,7 @@
 //! Boots real images with firmware, stub and vTPM, and compares what was measured with what was predicted.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end here")]
+
 use std::{
     path::{Path, PathBuf},
     process::Command,
