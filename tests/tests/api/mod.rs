@@ -14,12 +14,13 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 
 /// One runtime for all tests of the binary: the cluster's own client lives on it.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 /// Never dropped: it ends with the test process, whose end closes the lifeline.
 static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
+static MINTING: Mutex<()> = Mutex::const_new(());
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Runs one test in a namespace of its own.
@@ -43,6 +44,8 @@ impl Fixture {
 
     /// A client that acts as `who`.
     pub async fn client(&self, who: Identity) -> Client {
+        // Kubeconfigs are made when first asked for; two tests that ask for one at once must not write it twice.
+        let _one_at_a_time = MINTING.lock().await;
         self.cluster.kube(&who).await.unwrap()
     }
 
