@@ -1,6 +1,9 @@
 //! banlieue-image: builds the measured guest image and predicts its measurements.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result};
 use banlieue_image::{
@@ -90,11 +93,19 @@ struct Build {
     out: PathBuf,
 }
 
-fn main() -> Result<()> {
-    match Cli::parse().act {
+fn main() -> ExitCode {
+    let done = match Cli::parse().act {
         Act::Build(build) => make(build),
         Act::Tamper(tamper) => spoil(&tamper),
         Act::Light(light) => record(&light),
+    };
+    // Not by returning the error: that would print it with a stack trace, which helps nobody here.
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("banlieue-image: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 
