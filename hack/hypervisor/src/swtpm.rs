@@ -91,7 +91,10 @@ pub async fn endorsement_digests(folder: &Path) -> Result<Vec<[u8; 32]>, Error> 
         .spawn()
         .map_err(|source| Error::Missing { program: "swtpm", source })?;
     let asked = async {
-        let digests = listening(&socket).await?.endorsement_digests().await?;
+        let mut tpm = listening(&socket).await?;
+        let digests = tpm.endorsement_digests().await?;
+        tpm.shut_down().await?;
+        drop(tpm);
         // `--terminate` ends it once the connection is closed; what it writes on the way must be on disk before the
         // machine's own swtpm opens the state.
         child.wait().await.map_err(tpm::Error::Io)?;

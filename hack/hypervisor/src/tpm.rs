@@ -15,6 +15,8 @@ use crate::socket;
 const ST_NO_SESSIONS: u16 = 0x8001;
 const ST_SESSIONS: u16 = 0x8002;
 const CC_CREATE_PRIMARY: u32 = 0x0131;
+/// TPM2_Shutdown.
+const CC_SHUTDOWN: u32 = 0x0145;
 const CC_SELF_TEST: u32 = 0x0143;
 const CC_FLUSH_CONTEXT: u32 = 0x0165;
 const CC_READ_PUBLIC: u32 = 0x0173;
@@ -83,6 +85,15 @@ impl Tpm {
     /// A test failed.
     pub async fn self_test(&mut self) -> Result<(), Error> {
         self.send(ST_NO_SESSIONS, CC_SELF_TEST, &[1], "a self test").await.map(drop)
+    }
+
+    /// Shuts down in order (TPM2_Shutdown with TPM_SU_CLEAR). A TPM that was not says after its next start that its clock
+    /// is not safe, and a member that shows such a clock is refused.
+    ///
+    /// # Errors
+    /// The TPM does not answer.
+    pub async fn shut_down(&mut self) -> Result<(), Error> {
+        self.send(ST_NO_SESSIONS, CC_SHUTDOWN, &[0, 0], "shut down").await.map(drop)
     }
 
     async fn read_public(&mut self, handle: u32) -> Result<Public, Error> {
