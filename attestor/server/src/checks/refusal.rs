@@ -27,9 +27,13 @@ impl Refusal {
     }
 
     /// Whether it stands on the member and in its budget: surely its own, and not a mere "not yet".
+    ///
+    /// A member that is on its way out is refused for that alone: it says nothing about its evidence, and must not
+    /// overwrite what does.
     #[must_use]
     pub fn counts(&self) -> bool {
-        self.authenticated && !self.reason.is_transient()
+        let ending = matches!(self.reason, Reason::MemberEnding | Reason::ClaimEnding);
+        self.authenticated && !self.reason.is_transient() && !ending
     }
 }
 
