@@ -192,6 +192,7 @@ mod tests {
             .spawn()
             .unwrap();
         let mut tpm = listening(&socket).await.unwrap();
+        assert!(tpm.clock_is_safe().await.unwrap(), "reading the keys left no disorderly end");
         for kind in [EndorsementKind::Rsa2048, EndorsementKind::P384, EndorsementKind::P256] {
             let made = tpm.primary(&kind.template()).await.unwrap();
             assert!(reported.contains(&made.key_digest().unwrap()), "{kind:?}");

@@ -15,12 +15,12 @@ use crate::socket;
 const ST_NO_SESSIONS: u16 = 0x8001;
 const ST_SESSIONS: u16 = 0x8002;
 const CC_CREATE_PRIMARY: u32 = 0x0131;
-/// TPM2_Shutdown.
 const CC_SHUTDOWN: u32 = 0x0145;
 const CC_SELF_TEST: u32 = 0x0143;
 const CC_FLUSH_CONTEXT: u32 = 0x0165;
 const CC_READ_PUBLIC: u32 = 0x0173;
 const CC_PCR_READ: u32 = 0x017e;
+const CC_READ_CLOCK: u32 = 0x0181;
 const CC_PCR_EXTEND: u32 = 0x0182;
 const RH_ENDORSEMENT: u32 = 0x4000_000b;
 const RS_PASSWORD: u32 = 0x4000_0009;
@@ -94,6 +94,17 @@ impl Tpm {
     /// The TPM does not answer.
     pub async fn shut_down(&mut self) -> Result<(), Error> {
         self.send(ST_NO_SESSIONS, CC_SHUTDOWN, &[0, 0], "shut down").await.map(drop)
+    }
+
+    /// Whether the TPM vouches that its clock never went back (TPMS_TIME_INFO, part 2, section 10.11.6).
+    ///
+    /// # Errors
+    /// The TPM refused.
+    pub async fn clock_is_safe(&mut self) -> Result<bool, Error> {
+        let act = "read the clock";
+        let answer = self.send(ST_NO_SESSIONS, CC_READ_CLOCK, &[], act).await?;
+        // time, clock, reset count, restart count, safe
+        answer.get(24).map(|safe| *safe == 1).ok_or(Error::Malformed(act))
     }
 
     async fn read_public(&mut self, handle: u32) -> Result<Public, Error> {
