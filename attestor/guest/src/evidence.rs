@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::{
     config::Config,
     inputs,
-    tpm::{self, Session},
+    tpm::{self, AttestationKey, Tpm},
 };
 
 /// Why there is no evidence.
@@ -44,10 +44,12 @@ pub enum Error {
     },
 }
 
-/// One attestation under way: M1 was made, M2 is awaited.
+/// One attestation under way: M1 was made, M2 is awaited. Meanwhile nothing is in the TPM: SPIRE kills its plugins
+/// when the server says no.
 #[derive(Debug)]
 pub struct Attestation {
-    session: Session,
+    tpm: String,
+    ak: AttestationKey,
     m1: [u8; 32],
     seed_digest: [u8; 32],
     trust_domain: TrustDomain,
@@ -61,35 +63,37 @@ impl Attestation {
         if seed.trust_domain != trust_domain {
             return Err(Error::OtherTrustDomain { agent: trust_domain, seed: seed.trust_domain.clone() });
         }
-        let session = Session::open(&config.tpm)?;
+        let mut tpm = Tpm::connect(&config.tpm)?;
+        let ek = tpm.endorsement_key()?;
+        let ak = tpm.create(&ek)?;
+        drop(tpm);
         let guest_nonce: [u8; 32] = rand::random();
-        let proof = ProofInput {
-            member: &seed.uid,
-            ek: &session.ek_public,
-            ak_name: &session.ak_public.name(),
-            guest_nonce: &guest_nonce,
-        };
+        let proof =
+            ProofInput { member: &seed.uid, ek: &ek.public, ak_name: &ak.public.name(), guest_nonce: &guest_nonce };
         let enrolment_proof = Some(enrolment_proof(&seed.secret, &proof));
         let m1 = M1 {
             namespace: seed.namespace.clone(),
             member: seed.member.clone(),
             uid: seed.uid.clone(),
-            ek: session.ek_public.clone(),
+            ek: ek.public,
             // Its certificate authority is a throw-away of the host's: it would prove nothing.
             ek_certificate: Vec::new(),
-            ak: session.ak_public.clone(),
+            ak: ak.public.clone(),
             guest_nonce,
             // Always given: only the server knows whether it still counts.
             enrolment_proof,
         }
         .encode();
-        Ok((Self { session, m1: m1_hash(&m1), seed_digest, trust_domain }, m1))
+        Ok((Self { tpm: config.tpm.clone(), ak, m1: m1_hash(&m1), seed_digest, trust_domain }, m1))
     }
 
     /// Answers the server's M2 with M3, encoded. Blocks on the TPM.
-    pub fn answer(mut self, challenge: &[u8], event_log: &Path, boot_id: &Path) -> Result<Vec<u8>, Error> {
+    pub fn answer(self, challenge: &[u8], event_log: &Path, boot_id: &Path) -> Result<Vec<u8>, Error> {
         let m2 = M2::decode(challenge)?;
-        let secret = self.session.activate(&m2.id_object, &m2.encrypted_secret)?;
+        let mut tpm = Tpm::connect(&self.tpm)?;
+        let ek = tpm.endorsement_key()?;
+        let ak = tpm.load(&ek, &self.ak)?;
+        let secret = tpm.activate(&ek, &ak, &m2.id_object, &m2.encrypted_secret)?;
         let extra = extra_data(&QuoteInput {
             server_nonce: &m2.server_nonce,
             secret: &secret,
@@ -98,7 +102,8 @@ impl Attestation {
             seed: &self.seed_digest,
             trust_domain: &self.trust_domain,
         });
-        let quote = self.session.quote(&extra)?;
+        let quote = tpm.quote(&ak, &extra)?;
+        drop(tpm);
         let m3 = M3 {
             attest: quote.attest,
             signature: quote.signature,

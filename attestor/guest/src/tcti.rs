@@ -36,7 +36,15 @@ pub enum Error {
 pub struct Tcti {
     /// What to give to TSS.
     pub name: TctiNameConf,
-    _relay: Option<Relay>,
+    relay: Option<Relay>,
+}
+
+impl Tcti {
+    /// Whether no resource manager stands between this program and the TPM. Nobody else makes keys in it then: there
+    /// is room for three.
+    pub fn is_ours_alone(&self) -> bool {
+        self.relay.is_some()
+    }
 }
 
 /// How often to look for two free neighbouring ports.
@@ -46,11 +54,11 @@ const TRIES: usize = 64;
 pub fn open(config: &str) -> Result<Tcti, Error> {
     let wrong = || Error::Config(config.to_owned());
     let Some(path) = config.strip_prefix("swtpm:path=") else {
-        return TctiNameConf::from_str(config).map(|name| Tcti { name, _relay: None }).map_err(|_| wrong());
+        return TctiNameConf::from_str(config).map(|name| Tcti { name, relay: None }).map_err(|_| wrong());
     };
     let relay = Relay::open(Path::new(path)).map_err(Error::Ports)?;
     let name = TctiNameConf::from_str(&format!("swtpm:host=127.0.0.1,port={}", relay.ports[0])).map_err(|_| wrong())?;
-    Ok(Tcti { name, _relay: Some(relay) })
+    Ok(Tcti { name, relay: Some(relay) })
 }
 
 /// Two ports, P to a socket and P+1 to the control socket beside it, until dropped.

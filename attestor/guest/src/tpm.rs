@@ -5,7 +5,7 @@ use banlieue_tpm::{
     Public,
     attest::{Attest, AttestError},
     pcr::{PcrValue, QUOTED, quote_digest},
-    template::{EndorsementKind, attestation_key},
+    template::{EndorsementKind, attestation_key, check_endorsement},
     wire::WireError,
 };
 use thiserror::Error;
@@ -19,8 +19,8 @@ use tss_esapi::{
         session_handles::{AuthSession, PolicySession},
     },
     structures::{
-        CapabilityData, Data, Digest, EncryptedSecret, IdObject, Nonce, PcrSelectionList, PcrSlot, Public as TssPublic,
-        SignatureScheme, SymmetricDefinition,
+        CapabilityData, Data, Digest, EncryptedSecret, IdObject, Nonce, PcrSelectionList, PcrSlot, Private,
+        Public as TssPublic, SignatureScheme, SymmetricDefinition,
     },
     traits::{Marshall, UnMarshall},
 };
@@ -68,20 +68,37 @@ fn tss(act: &'static str) -> impl FnOnce(tss_esapi::Error) -> Error {
 /// Where the RSA endorsement key is kept, when a manufacturer (swtpm_setup) kept it (TCG TPM v2.0 Provisioning
 /// Guidance, 7.8).
 const PERSISTENT_EK: u32 = 0x8101_0001;
+/// First handle of loaded keys (Part 2, 7.4), and more of them than any TPM has room for.
+const TRANSIENT_FIRST: u32 = 0x8000_0000;
+const MOST_TRANSIENT: u32 = 64;
 
-/// A connection with an endorsement and an attestation key. Dropping it flushes every key and session it made.
+/// A connection to the TPM. Dropping it flushes every key and session it made.
 #[derive(Debug)]
-pub struct Session {
+pub struct Tpm {
     // Dropped in this order: flushing needs the connection.
     context: Context,
     _tcti: Tcti,
-    ek: KeyHandle,
-    ak: KeyHandle,
-    /// The endorsement key's public part.
-    pub ek_public: Public,
-    /// The attestation key's public part; the key is made anew for each session.
-    pub ak_public: Public,
 }
+
+/// The endorsement key, usable through the connection it came from.
+#[derive(Debug)]
+pub struct EndorsementKey {
+    handle: KeyHandle,
+    /// Its public part.
+    pub public: Public,
+}
+
+/// An attestation key outside the TPM: its private part is wrapped so that only its parent can load it.
+#[derive(Debug)]
+pub struct AttestationKey {
+    wrapped: Private,
+    /// Its public part.
+    pub public: Public,
+}
+
+/// An attestation key in the TPM, usable through the connection that loaded it.
+#[derive(Debug)]
+pub struct LoadedKey(KeyHandle);
 
 /// A quote over PCR 0 to 15.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,49 +111,68 @@ pub struct Quote {
     pub values: [PcrValue; QUOTED],
 }
 
-impl Session {
-    /// Connects to the TPM of `config` and makes an attestation key.
-    pub fn open(config: &str) -> Result<Self, Error> {
+impl Tpm {
+    /// Connects to the TPM that `config` names (see [`crate::config::Config::tpm`]).
+    pub fn connect(config: &str) -> Result<Self, Error> {
         let tcti = tcti::open(config)?;
         let mut context = Context::new(tcti.name.clone()).map_err(tss("connect to the TPM"))?;
-        let (ek, ek_public) = endorsement_key(&mut context)?;
-        let template = to_tss(&attestation_key())?;
-        let session = endorsed(&mut context)?;
-        let made = context.execute_with_session(Some(session), |c| c.create(ek, template, None, None, None, None));
-        let made = made.map_err(tss("create an attestation key"))?;
-        let ak_public = from_tss("attestation key", &made.out_public)?;
-        let session = endorsed(&mut context)?;
-        let ak = context.execute_with_session(Some(session), |c| c.load(ek, made.out_private, made.out_public));
-        let ak = ak.map_err(tss("load the attestation key"))?;
-        Ok(Self { context, _tcti: tcti, ek, ak, ek_public, ak_public })
+        if tcti.is_ours_alone() {
+            flush_leftovers(&mut context)?;
+        }
+        Ok(Self { context, _tcti: tcti })
     }
 
-    /// Opens a credential that was made for both our keys.
-    pub fn activate(&mut self, id_object: &[u8], encrypted_secret: &[u8]) -> Result<Zeroizing<Vec<u8>>, Error> {
+    /// Makes an attestation key under `ek`. It is not loaded.
+    pub fn create(&mut self, ek: &EndorsementKey) -> Result<AttestationKey, Error> {
+        let template = to_tss(&attestation_key())?;
+        let session = endorsed(&mut self.context)?;
+        let made = self
+            .context
+            .execute_with_session(Some(session), |c| c.create(ek.handle, template, None, None, None, None))
+            .map_err(tss("create an attestation key"))?;
+        Ok(AttestationKey { public: from_tss("attestation key", &made.out_public)?, wrapped: made.out_private })
+    }
+
+    /// Loads an attestation key that was made under `ek`.
+    pub fn load(&mut self, ek: &EndorsementKey, ak: &AttestationKey) -> Result<LoadedKey, Error> {
+        let public = to_tss(&ak.public)?;
+        let session = endorsed(&mut self.context)?;
+        let wrapped = ak.wrapped.clone();
+        let loaded = self.context.execute_with_session(Some(session), |c| c.load(ek.handle, wrapped, public));
+        loaded.map(LoadedKey).map_err(tss("load the attestation key"))
+    }
+
+    /// Opens a credential that was made for both keys.
+    pub fn activate(
+        &mut self,
+        ek: &EndorsementKey,
+        ak: &LoadedKey,
+        id_object: &[u8],
+        encrypted_secret: &[u8],
+    ) -> Result<Zeroizing<Vec<u8>>, Error> {
         let act = "activate the credential";
         let id_object = IdObject::try_from(id_object.to_vec()).map_err(tss(act))?;
         let encrypted = EncryptedSecret::try_from(encrypted_secret.to_vec()).map_err(tss(act))?;
         let session = endorsed(&mut self.context)?;
         // Two authorizations: the attestation key's (empty password), the endorsement key's (policy).
         let sessions = (Some(AuthSession::Password), Some(session), None);
-        let (ak, ek) = (self.ak, self.ek);
-        let secret =
-            self.context.execute_with_sessions(sessions, |c| c.activate_credential(ak, ek, id_object, encrypted));
+        let secret = self
+            .context
+            .execute_with_sessions(sessions, |c| c.activate_credential(ak.0, ek.handle, id_object, encrypted));
         Ok(Zeroizing::new(secret.map_err(tss(act))?.value().to_vec()))
     }
 
     /// Quotes PCR 0 to 15 with `extra` as qualifying data.
-    pub fn quote(&mut self, extra: &[u8; 32]) -> Result<Quote, Error> {
+    pub fn quote(&mut self, ak: &LoadedKey, extra: &[u8; 32]) -> Result<Quote, Error> {
         const TRIES: usize = 5;
         for _ in 0..TRIES {
             let values = self.read_pcrs()?;
             let act = "quote";
             let data = Data::try_from(extra.to_vec()).map_err(tss(act))?;
             let all = selection(&SLOTS)?;
-            let ak = self.ak;
             let quoted = self
                 .context
-                .execute_with_session(Some(AuthSession::Password), |c| c.quote(ak, data, SignatureScheme::Null, all));
+                .execute_with_session(Some(AuthSession::Password), |c| c.quote(ak.0, data, SignatureScheme::Null, all));
             let (attest, signature) = quoted.map_err(tss(act))?;
             let attest = attest.marshall().map_err(tss(act))?;
             let signature = signature.marshall().map_err(tss(act))?;
@@ -146,6 +182,31 @@ impl Session {
             }
         }
         Err(Error::Unsteady)
+    }
+
+    /// The RSA-2048 endorsement key of template L-1: the kept one when there is one of that template, else made anew
+    /// from the endorsement seed, which gives the same key.
+    pub fn endorsement_key(&mut self) -> Result<EndorsementKey, Error> {
+        let act = "find the endorsement key";
+        let context = &mut self.context;
+        // Asked first: reading a handle that is not there leaves the library unable to go on. The TPM lists handles
+        // from the asked one on, so the first may be a later one.
+        let handle = TpmHandle::Persistent(PersistentTpmHandle::new(PERSISTENT_EK).map_err(tss(act))?);
+        if handles(context, PERSISTENT_EK, 1)?.first() == Some(&handle) {
+            let object = context.execute_without_session(|c| c.tr_from_tpm_public(handle)).map_err(tss(act))?;
+            let handle = KeyHandle::from(object);
+            let (public, _, _) = context.execute_without_session(|c| c.read_public(handle)).map_err(tss(act))?;
+            let public = from_tss("endorsement key", &public)?;
+            if check_endorsement(&public) == Ok(EndorsementKind::Rsa2048) {
+                return Ok(EndorsementKey { handle, public });
+            }
+        }
+        let template = to_tss(&EndorsementKind::Rsa2048.template())?;
+        let made = context.execute_with_session(Some(AuthSession::Password), |c| {
+            c.create_primary(Hierarchy::Endorsement, template, None, None, None, None)
+        });
+        let made = made.map_err(tss("make the endorsement key"))?;
+        Ok(EndorsementKey { handle: made.key_handle, public: from_tss("endorsement key", &made.out_public)? })
     }
 
     fn read_pcrs(&mut self) -> Result<[PcrValue; QUOTED], Error> {
@@ -199,32 +260,24 @@ fn from_tss(what: &'static str, public: &TssPublic) -> Result<Public, Error> {
     Public::parse_area(&bytes).map_err(|source| Error::Wire { what, source })
 }
 
-/// The RSA-2048 endorsement key of template L-1: the kept one when there is one of that template, else made anew
-/// from the endorsement seed, which gives the same key.
-fn endorsement_key(context: &mut Context) -> Result<(KeyHandle, Public), Error> {
-    let template = EndorsementKind::Rsa2048.template();
-    let act = "find the endorsement key";
-    // Asked first: reading a handle that is not there leaves the library unable to go on.
-    let (there, _) = context
-        .execute_without_session(|c| c.get_capability(CapabilityType::Handles, PERSISTENT_EK, 1))
-        .map_err(tss(act))?;
-    let handle = TpmHandle::Persistent(PersistentTpmHandle::new(PERSISTENT_EK).map_err(tss(act))?);
-    // The capability lists handles from the asked one on, so the first may be a later one.
-    if matches!(there, CapabilityData::Handles(handles) if handles.first() == Some(&handle)) {
+/// Up to `most` handles that the TPM knows, from `first` on.
+fn handles(context: &mut Context, first: u32, most: u32) -> Result<Vec<TpmHandle>, Error> {
+    let there = context.execute_without_session(|c| c.get_capability(CapabilityType::Handles, first, most));
+    Ok(match there.map_err(tss("list the TPM's handles"))? {
+        (CapabilityData::Handles(list), _) => list.into_inner(),
+        _ => Vec::new(),
+    })
+}
+
+/// Flushes keys that nobody can use any more: without a resource manager, those of a program that was killed stay, and
+/// three of them fill the TPM.
+fn flush_leftovers(context: &mut Context) -> Result<(), Error> {
+    let act = "flush a key that was left in the TPM";
+    for handle in handles(context, TRANSIENT_FIRST, MOST_TRANSIENT)? {
         let object = context.execute_without_session(|c| c.tr_from_tpm_public(handle)).map_err(tss(act))?;
-        let key = KeyHandle::from(object);
-        let (public, _, _) = context.execute_without_session(|c| c.read_public(key)).map_err(tss(act))?;
-        let public = from_tss("endorsement key", &public)?;
-        if banlieue_tpm::template::check_endorsement(&public) == Ok(EndorsementKind::Rsa2048) {
-            return Ok((key, public));
-        }
+        context.flush_context(object).map_err(tss(act))?;
     }
-    let template = to_tss(&template)?;
-    let made = context.execute_with_session(Some(AuthSession::Password), |c| {
-        c.create_primary(Hierarchy::Endorsement, template, None, None, None, None)
-    });
-    let made = made.map_err(tss("make the endorsement key"))?;
-    Ok((made.key_handle, from_tss("endorsement key", &made.out_public)?))
+    Ok(())
 }
 
 /// A session that may use the endorsement key once: its policy is PolicySecret of the endorsement hierarchy.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use banlieue_attestor_guest::{config::Config, evidence::Attestation, inputs, tpm::Session};
+use banlieue_attestor_guest::{config::Config, evidence::Attestation, inputs, tpm::Tpm};
 use banlieue_protocol::{
     log_codec,
     message::{M1, M2, M3},
@@ -178,16 +178,14 @@ fn the_endorsement_key_is_the_one_the_host_reads() {
     let swtpm = Swtpm::start();
     let public = swtpm.dir.path().join("ek.pub");
     swtpm.tool(&["createek", "-G", "rsa", "-c", "-", "-u", public.to_str().unwrap()]);
-    let session = Session::open(&swtpm.tcti()).unwrap();
-    assert_eq!(session.ek_public.marshal(), std::fs::read(&public).unwrap());
-    drop(session);
+    let ours = || Tpm::connect(&swtpm.tcti()).unwrap().endorsement_key().unwrap().public.marshal();
+    assert_eq!(ours(), std::fs::read(&public).unwrap());
     // Without the kept key it is derived anew, and is the same.
     let kept = swtpm.tool(&["getcap", "handles-persistent"]);
     for handle in kept.lines().filter_map(|l| l.trim().strip_prefix("- ")) {
         swtpm.tool(&["evictcontrol", "-C", "o", "-c", handle]);
     }
-    let session = Session::open(&swtpm.tcti()).unwrap();
-    assert_eq!(session.ek_public.marshal(), std::fs::read(&public).unwrap());
+    assert_eq!(ours(), std::fs::read(&public).unwrap());
 }
 
 #[test]
@@ -214,6 +212,28 @@ fn nothing_stays_in_the_tpm() {
     keys.sort();
     keys.dedup();
     assert_eq!(keys.len(), 6, "an attestation key was used twice");
+}
+
+#[test]
+fn attestations_that_were_cut_short_do_not_fill_the_tpm() {
+    let swtpm = Swtpm::start();
+    let config = guest(&swtpm);
+    let mut waiting = Vec::new();
+    for _ in 0..8 {
+        // Never answered, never dropped: as if the plugin had been killed.
+        waiting.push(Attestation::begin(&config, "banlieue.local").unwrap());
+        assert_eq!(swtpm.tool(&["getcap", "handles-transient"]).trim(), "");
+    }
+    // And a program that was killed with its keys loaded.
+    for name in ["a", "b", "c"] {
+        let context = swtpm.dir.path().join(name);
+        swtpm.tool(&["createprimary", "-Q", "-c", context.to_str().unwrap()]);
+    }
+    assert_eq!(swtpm.tool(&["getcap", "handles-transient"]).lines().count(), 3, "the TPM is not full");
+    let (attestation, m1) = Attestation::begin(&config, "banlieue.local").unwrap();
+    let m2 = challenge(&M1::decode(&m1).unwrap(), &[5; 32]);
+    attestation.answer(&m2.encode(), &config.event_log, &config.boot_id).unwrap();
+    assert_eq!(swtpm.tool(&["getcap", "handles-transient"]).trim(), "");
 }
 
 #[test]
