@@ -57,21 +57,38 @@ pub fn ensure(root: &Path) -> anyhow::Result<PathBuf> {
         PathBuf::from("/usr/share/OVMF/OVMF_VARS_4M.fd"),
     ];
     let key = fingerprint(&inputs)?;
-    let stamp = store.join("stamp");
-    if fs::read_to_string(&stamp).is_ok_and(|have| have == key) {
+    let lock = root.join("target/images.lock");
+    let lock = fs::File::create(&lock).with_context(|| format!("creating {}", lock.display()))?;
+    // Two runs side by side: the second waits, then finds what the first has built.
+    lock.lock().context("waiting for another build of the images")?;
+    let current = |store: &Path| fs::read_to_string(store.join("stamp")).is_ok_and(|have| have == key);
+    if current(&store) {
         return Ok(store);
     }
-    match fs::remove_dir_all(&store) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("clearing {}", store.display()));
-        }
-        _ => {}
-    }
-    let work = store.join("work");
+    // Built beside the store and renamed: a store is whole or absent, and clusters that read the old one keep its files.
+    let (fresh, old) = (root.join("target/images.new"), root.join("target/images.old"));
+    clear(&fresh)?;
+    clear(&old)?;
+    let work = fresh.join("work");
     fs::create_dir_all(&work).with_context(|| format!("creating {}", work.display()))?;
-    build(&bin, &agent, &store, &work)?;
-    fs::write(&stamp, key).with_context(|| format!("writing {}", stamp.display()))?;
+    build(&bin, &agent, &fresh, &work)?;
+    clear(&work)?;
+    fs::write(fresh.join("stamp"), &key).with_context(|| format!("writing the stamp in {}", fresh.display()))?;
+    if store.exists() {
+        fs::rename(&store, &old).with_context(|| format!("moving {} away", store.display()))?;
+    }
+    fs::rename(&fresh, &store).with_context(|| format!("moving the images to {}", store.display()))?;
+    clear(&old)?;
     Ok(store)
+}
+
+fn clear(folder: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("clearing {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn build(bin: &Path, agent: &Path, store: &Path, work: &Path) -> anyhow::Result<()> {

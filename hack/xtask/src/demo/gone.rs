@@ -79,6 +79,10 @@ fn files_naming(state: &Path, member: &str, instance: &str) -> anyhow::Result<us
     let mut count = 0;
     let mut folders = vec![state.to_path_buf()];
     while let Some(folder) = folders.pop() {
+        // Consoles and logs are kept for people until the cluster ends; they hold no state of a TPM.
+        if folder == state.join("logs") {
+            continue;
+        }
         let Ok(entries) = std::fs::read_dir(&folder) else { continue };
         for entry in entries.flatten() {
             let path = entry.path();
