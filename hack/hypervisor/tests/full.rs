@@ -15,15 +15,10 @@ const IMAGE: &str = "registry.local/banlieue/guest:dev";
 
 /// The store that holds [`IMAGE`].
 fn images() -> String {
-    let root = std::env::var_os("BANLIEUE_IMAGES")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/images"), PathBuf::from);
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/images");
     let disk = root.join("registry.local_banlieue_guest_dev/disk.raw");
     assert!(disk.exists(), "{} is missing: run `cargo xtask image`", disk.display());
     root.display().to_string()
-}
-
-async fn world() -> World {
-    World::start("full-1=full", &["--images", &images()]).await
 }
 
 fn console(world: &World, instance: &VirtualMachineInstance) -> String {
@@ -32,9 +27,18 @@ fn console(world: &World, instance: &VirtualMachineInstance) -> String {
     String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
 }
 
+/// One cluster for all of it: starting one takes longer than most of what is shown here.
 #[tokio::test]
-async fn a_machine_lives_through_a_restart_of_its_hypervisor_and_ends_when_its_guest_powers_off() {
-    let world = world().await;
+async fn machines() {
+    let world = World::start("full-1=full", &["--images", &images()]).await;
+    tokio::join!(a_guest_is_given_its_grace(&world), missing_parts_are_said_until_they_are_there(&world), async {
+        a_machine_outlives_its_hypervisor_and_ends_with_its_guest(&world).await;
+        crashes_fail_and_deletions_wipe(&world).await;
+    });
+    world.cluster.stop().await.unwrap();
+}
+
+async fn a_machine_outlives_its_hypervisor_and_ends_with_its_guest(world: &World) {
     // This seed makes the image print what it measured and power off.
     world.seed("short", json!({ "record-measurements": "" })).await;
     let short = world.create("short", "full", IMAGE).await;
@@ -51,18 +55,17 @@ async fn a_machine_lives_through_a_restart_of_its_hypervisor_and_ends_when_its_g
     assert_eq!(world.processes_of(&short).await, before, "machines do not end with their hypervisor");
     world.cluster.restart(component::HYPERVISOR).await.unwrap();
     world.until_phase("short", InstancePhase::Succeeded).await;
-    assert!(!console(&world, &short).is_empty());
+    assert!(console(world, &short).contains("BANLIEUE-EVIDENCE"), "the guest ran to its own end");
     world.until_nothing_is_left(&short).await;
     world.delete("short").await;
     world.until_gone(&short).await;
-    world.cluster.stop().await.unwrap();
 }
 
-#[tokio::test]
-async fn crashes_fail_deletions_wipe_and_what_happened_meanwhile_is_made_up_for() {
-    let world = world().await;
+/// Also what happened while the hypervisor was away.
+async fn crashes_fail_and_deletions_wipe(world: &World) {
+    let bundle = world.config("kubevirt", "kubevirt-ca", "ca-bundle").await;
     for name in ["crash", "deleted", "missed"] {
-        world.seed(name, json!({ "wait": "" })).await;
+        world.honest_seed(name, &bundle).await;
     }
     let crash = world.create("crash", "full", IMAGE).await;
     let deleted = world.create("deleted", "full", IMAGE).await;
@@ -91,12 +94,22 @@ async fn crashes_fail_deletions_wipe_and_what_happened_meanwhile_is_made_up_for(
     world.cluster.restart(component::HYPERVISOR).await.unwrap();
     world.until_gone(&missed).await;
     assert!(world.processes_of(&missed).await.is_empty() && !world.home(&missed).exists());
-    world.cluster.stop().await.unwrap();
 }
 
-#[tokio::test]
-async fn a_missing_image_and_a_missing_secret_say_so_until_they_are_there() {
-    let world = world().await;
+/// The grace of a deletion: the guest's power button is pressed, and an honest guest powers off.
+async fn a_guest_is_given_its_grace(world: &World) {
+    let bundle = world.config("kubevirt", "kubevirt-ca", "ca-bundle").await;
+    world.honest_seed("polite", &bundle).await;
+    let patient = |object: &mut serde_json::Value| object["spec"]["terminationGracePeriodSeconds"] = json!(200);
+    let polite = world.create_with("polite", "full", IMAGE, patient).await;
+    world.until_phase("polite", InstancePhase::Running).await;
+    world.until("user space", async || console(world, &polite).contains("banlieue-guest")).await;
+    world.delete("polite").await;
+    world.until_gone(&polite).await;
+    assert!(console(world, &polite).contains("Power down"), "it was not killed: {}", console(world, &polite));
+}
+
+async fn missing_parts_are_said_until_they_are_there(world: &World) {
     world.create("no-image", "full", "registry.local/nobody:1").await;
     let said = async |name: &str, word: &str| {
         let instance = world.instances.get(name).await.unwrap();
@@ -111,5 +124,4 @@ async fn a_missing_image_and_a_missing_secret_say_so_until_they_are_there() {
         world.delete(name).await;
     }
     world.until_gone(&late).await;
-    world.cluster.stop().await.unwrap();
 }

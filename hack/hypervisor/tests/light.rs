@@ -10,7 +10,6 @@ use banlieue_crds::report::EndorsementReport;
 use banlieue_hypervisor::tpm::Tpm;
 use banlieue_tpm::eventlog::{Event, EventKind, EventLog};
 use banlieue_tpm::pcr::extend;
-use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use world::{NAMESPACE, World};
@@ -43,19 +42,8 @@ async fn a_light_instance_shows_the_recorded_state_and_tries_to_attest() {
     let arguments = ["--images", &images, "--spire-agent", &agent, "--attestor-guest", &plugin];
     let world = World::build(Cluster::builder().spire().nodes("light-1=light"), &arguments).await;
 
-    let bundles: Api<ConfigMap> = Api::namespaced(world.cluster.admin(), "banlieue-system");
-    let bundle = bundles.get("spire-bundle").await.unwrap().data.unwrap().remove("bundle.crt").unwrap();
-    world
-        .seed(
-            "m",
-            json!({
-                "member": "m", "namespace": NAMESPACE, "uid": "5d307ca9-b3ef-428c-8861-06e72d69f223",
-                "secret": "ab".repeat(32), "issued-at": "2026-11-30T00:00:00Z", "expires-at": "2036-11-30T00:00:00Z",
-                "trust-domain": world.cluster.settings().trust_domain, "cluster": "local", "bundle.pem": bundle,
-                "spire-server": "10.0.2.100:8081", "broker": ""
-            }),
-        )
-        .await;
+    let bundle = world.config("banlieue-system", "spire-bundle", "bundle.crt").await;
+    world.honest_seed("m", &bundle).await;
     let member = world.create("m", "light", IMAGE).await;
     world.until_phase("m", InstancePhase::Running).await;
     let reports: Api<EndorsementReport> = Api::namespaced(world.cluster.admin(), NAMESPACE);

@@ -91,6 +91,23 @@ impl World {
         secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
     }
 
+    /// A seed that an honest guest takes. What it names does not answer, so the guest goes on trying.
+    pub async fn honest_seed(&self, member: &str, bundle: &str) {
+        let files = json!({
+            "member": member, "namespace": NAMESPACE, "uid": "5d307ca9-b3ef-428c-8861-06e72d69f223",
+            "secret": "ab".repeat(32), "issued-at": "2026-11-30T00:00:00Z", "expires-at": "2036-11-30T00:00:00Z",
+            "trust-domain": self.cluster.settings().trust_domain, "cluster": "local", "bundle.pem": bundle,
+            "spire-server": "10.0.2.100:8081", "broker": ""
+        });
+        self.seed(member, files).await;
+    }
+
+    /// A key of a ConfigMap.
+    pub async fn config(&self, namespace: &str, name: &str, key: &str) -> String {
+        let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(self.cluster.admin(), namespace);
+        maps.get(name).await.unwrap().data.unwrap().remove(key).unwrap()
+    }
+
     pub async fn phase(&self, name: &str) -> Option<InstancePhase> {
         self.instances.get_opt(name).await.unwrap().and_then(|instance| instance.phase())
     }
