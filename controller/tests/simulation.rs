@@ -54,23 +54,23 @@ fn all(kind: Kind, of_each: u64) {
 /// Nothing goes wrong: what it costs.
 #[test]
 fn calm() {
-    all(Kind::Calm, 300);
+    all(Kind::Calm, 60);
 }
 
 /// Stale caches, conflicts, lost replies, crashes; machines and people behave.
 #[test]
 fn faults() {
-    all(Kind::Faults, 700);
+    all(Kind::Faults, 120);
 }
 
 /// Faults, failing machines, refused attestation, meddling operators.
 #[test]
 fn trouble() {
-    all(Kind::Trouble, 1000);
+    all(Kind::Trouble, 200);
 }
 
 /// Two controllers at once, as when a paused leader wakes up: the caps do not hold then, everything else does.
 #[test]
 fn two_leaders() {
-    all(Kind::TwoLeaders, 500);
+    all(Kind::TwoLeaders, 80);
 }

@@ -3,7 +3,7 @@
 
 use banlieue_crds::PoolMember;
 use banlieue_crds::kubevirt::VirtualMachineInstance;
-use banlieue_crds::names::{finalizers, managers};
+use banlieue_crds::names::{finalizers, labels, managers};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -76,23 +76,20 @@ impl Controller {
     async fn verified_gone(&self, snapshot: &MemberSnapshot, now: Timestamp) -> Result<bool, ActError> {
         let (at, uid) = (&snapshot.key, snapshot.uid());
         let live: Option<VirtualMachineInstance> = self.api.get(Kind::Instance, &at.namespace, &at.name).await?;
-        let instance_uid = match live {
-            Some(instance) => {
-                let instance_uid = instance.uid().unwrap_or_default();
-                let owned = instance.owner_references().iter().any(|owner| owner.uid == uid);
-                let recorded = snapshot.recorded_instance() == Some(&instance_uid);
-                if owned || recorded {
-                    let keys = self.index().put_instance(&instance);
-                    self.wake(keys);
-                    return Ok(false);
-                }
-                snapshot.recorded_instance().map(str::to_owned)
+        if let Some(instance) = live {
+            let owned = instance.owner_references().iter().any(|owner| owner.uid == uid);
+            let recorded = snapshot.recorded_instance() == instance.metadata.uid.as_deref();
+            if owned || recorded {
+                let keys = self.index().put_instance(&instance);
+                self.wake(keys);
+                return Ok(false);
             }
-            None => snapshot.recorded_instance().map(str::to_owned),
-        };
+        }
         self.index().note_step(&uid, |steps| _ = steps.instance_gone.get_or_insert(now));
-        if let Some(instance_uid) = instance_uid {
-            let pods: Vec<Pod> = self.api.list(Kind::Pod, &at.namespace, created_by_selector(&instance_uid)).await?;
+        // By KubeVirt's label for the recorded instance, and by ours for whatever was made for this member.
+        let selectors = snapshot.recorded_instance().map(created_by_selector);
+        for labels in selectors.into_iter().chain([format!("{}={uid}", labels::MEMBER_UID)]) {
+            let pods: Vec<Pod> = self.api.list(Kind::Pod, &at.namespace, labels).await?;
             if !pods.is_empty() {
                 return Ok(false);
             }

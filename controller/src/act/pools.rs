@@ -148,12 +148,13 @@ impl Controller {
                 match self.api.get::<PoolMember>(Kind::Member, &at.namespace, &at.name).await {
                     // Our own create, whose reply was lost.
                     Ok(Some(member)) if member.spec.pool_ref.uid == uid => Ok(member),
+                    // Another pool's, or gone again: the name was used, so nothing can arrive under it later.
                     Ok(_) => {
                         self.index().expectations.settle(&uid, &name);
                         return Ok(());
                     }
                     Err(error) => {
-                        self.index().expectations.lost(&uid, &name);
+                        self.index().expectations.lost(&uid, &name, now);
                         return Err(error.into());
                     }
                 }
@@ -167,12 +168,12 @@ impl Controller {
                 Ok(())
             }
             Err(error) if error.outcome_unknown() => {
-                self.index().expectations.lost(&uid, &name);
+                self.index().expectations.lost(&uid, &name, now);
                 Err(error.into())
             }
             Err(error) => {
                 let mut index = self.index();
-                index.expectations.settle(&uid, &name);
+                index.expectations.refused(&uid, &name, now);
                 if let ApiError::Refused { refusal: Refusal::QuotaExceeded, message, .. } = &error {
                     let until = decide::plus(now, SignedDuration::from_secs(30));
                     let shortage = Shortage { message: message.clone() };

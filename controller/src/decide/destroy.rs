@@ -53,7 +53,7 @@ pub fn destroy(snapshot: &MemberSnapshot, now: Timestamp, tuning: &Tuning) -> Op
         None if needs_identity(member) => Identity::Standing,
         None => Identity::Never,
     };
-    let instance = snapshot.own_instance();
+    let instance = snapshot.any_instance();
     let delete_instance = instance.filter(|instance| !instance.deleting).map(|instance| instance.uid.clone());
     let verify = instance.is_none() && snapshot.pods.is_empty();
     let mut waits = Vec::new();

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 /// One create in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +18,12 @@ pub struct Expectation {
     pub revision: String,
     /// A call for it is being made right now.
     pub calling: bool,
+    /// When the last call went out whose outcome is not known.
+    pub lost_at: Option<Timestamp>,
 }
+
+/// Longer than an API server works on a request (60 s by default): what has not arrived by then never will.
+const LATE: SignedDuration = SignedDuration::from_secs(90);
 
 /// The creates in flight of every pool, by pool uid and member name.
 #[derive(Debug, Default)]
@@ -29,7 +34,7 @@ pub struct Expectations {
 impl Expectations {
     /// Registers a create before its call.
     pub fn expect(&mut self, pool_uid: &str, name: &str, revision: &str, now: Timestamp) {
-        let expectation = Expectation { since: now, revision: revision.to_owned(), calling: true };
+        let expectation = Expectation { since: now, revision: revision.to_owned(), calling: true, lost_at: None };
         self.pools.entry(pool_uid.to_owned()).or_default().insert(name.to_owned(), expectation);
     }
 
@@ -44,10 +49,26 @@ impl Expectations {
     }
 
     /// The call's reply was lost: the name stays, and the same create must be repeated.
-    pub fn lost(&mut self, pool_uid: &str, name: &str) {
+    pub fn lost(&mut self, pool_uid: &str, name: &str, now: Timestamp) {
         if let Some(expectation) = self.pools.get_mut(pool_uid).and_then(|names| names.get_mut(name)) {
             expectation.calling = false;
+            expectation.lost_at = Some(now);
         }
+    }
+
+    /// This call surely made nothing. Settles the name, unless an earlier call for it may still arrive: then the create
+    /// is repeated until it cannot. Answers whether it is settled.
+    pub fn refused(&mut self, pool_uid: &str, name: &str, now: Timestamp) -> bool {
+        let expectation = self.pools.get_mut(pool_uid).and_then(|names| names.get_mut(name));
+        if let Some(expectation) = expectation
+            && let Some(lost_at) = expectation.lost_at
+            && now.duration_since(lost_at) < LATE
+        {
+            expectation.calling = false;
+            return false;
+        }
+        self.settle(pool_uid, name);
+        true
     }
 
     /// Takes the names whose create must be repeated, marking them as being called.
@@ -84,11 +105,25 @@ mod tests {
         let mut expectations = Expectations::default();
         expectations.expect("pool", "p-aaaaa", "r", now);
         assert!(expectations.take_lost("pool").is_empty(), "a call in flight is not repeated beside itself");
-        expectations.lost("pool", "p-aaaaa");
+        expectations.lost("pool", "p-aaaaa", now);
         assert_eq!(expectations.count("pool"), 1);
         assert_eq!(expectations.take_lost("pool"), [("p-aaaaa".to_owned(), "r".to_owned())]);
         assert!(expectations.take_lost("pool").is_empty());
         expectations.settle("pool", "p-aaaaa");
         assert_eq!(expectations.count("pool"), 0);
+    }
+
+    #[test]
+    fn a_refusal_settles_nothing_that_may_still_arrive() {
+        let now: Timestamp = "2026-11-30T20:00:00Z".parse().unwrap();
+        let mut expectations = Expectations::default();
+        expectations.expect("pool", "p-aaaaa", "r", now);
+        expectations.lost("pool", "p-aaaaa", now);
+        assert!(!expectations.refused("pool", "p-aaaaa", now + SignedDuration::from_secs(10)));
+        assert_eq!(expectations.count("pool"), 1);
+        assert!(expectations.refused("pool", "p-aaaaa", now + SignedDuration::from_secs(91)));
+        assert_eq!(expectations.count("pool"), 0);
+        expectations.expect("pool", "p-bbbbb", "r", now);
+        assert!(expectations.refused("pool", "p-bbbbb", now), "never lost");
     }
 }

@@ -113,7 +113,9 @@ pub(super) fn change(index: &mut Index, change: Change, now: Timestamp) -> Vec<K
             }
             Event::InitDone => {
                 let gone = index.config_maps.end_list(scope);
-                gone.into_iter().flat_map(|(key, _)| pools_naming(index, &key)).collect()
+                let mut keys: Vec<Key> = gone.into_iter().flat_map(|(key, _)| pools_naming(index, &key)).collect();
+                keys.extend(pools_of_scope(index, scope));
+                keys
             }
         },
         ChangeEvent::NetworkPolicy(event) => {
@@ -138,7 +140,7 @@ pub(super) fn change(index: &mut Index, change: Change, now: Timestamp) -> Vec<K
                 }
                 Event::InitDone => {
                     index.network_policies.end_list(scope);
-                    Vec::new()
+                    pools_of_scope(index, scope)
                 }
             }
         }
@@ -176,6 +178,12 @@ pub(super) fn pool_gone(index: &mut Index, key: &ObjectKey, uid: &str) -> Vec<Ke
 fn after_pool_gone(index: &mut Index, key: &ObjectKey, uid: &str) -> Vec<Key> {
     index.forget_pool(uid);
     pool_and_all_of_it(index, key)
+}
+
+/// Pools of a namespace whose first list of ConfigMaps or NetworkPolicies is complete: they waited for it.
+fn pools_of_scope(index: &Index, scope: &str) -> Vec<Key> {
+    let of_scope = |key: &&ObjectKey| scope.is_empty() || key.namespace == scope;
+    index.pools.iter().map(|(key, _)| key).filter(of_scope).map(|key| Key::Pool(key.clone())).collect()
 }
 
 fn pool_and_all_of_it(index: &Index, key: &ObjectKey) -> Vec<Key> {

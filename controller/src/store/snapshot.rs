@@ -53,6 +53,14 @@ impl MemberSnapshot {
         own.then_some(instance)
     }
 
+    /// Whatever instance stands under its name and is its own or says so: what must be gone before it may go. A create
+    /// whose reply was lost may make a second one after the first was deleted.
+    pub fn any_instance(&self) -> Option<&InstanceFacts> {
+        let uid = self.member.metadata.uid.as_deref();
+        let owned = self.instance.as_deref().filter(|instance| instance.owner_uid.as_deref() == uid);
+        self.own_instance().or(owned)
+    }
+
     /// The node its instance runs on, by the instance itself or by what was recorded.
     pub fn node_name(&self) -> Option<&str> {
         self.own_instance()

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use async_trait::async_trait;
 use banlieue_controller::api::{Api, ApiError, Request};
@@ -11,6 +11,7 @@ use banlieue_controller::api::{Api, ApiError, Request};
 #[derive(Default)]
 struct Slot {
     answer: Option<Result<String, ApiError>>,
+    waker: Option<Waker>,
 }
 
 /// A call on its way.
@@ -21,7 +22,12 @@ pub struct Pending {
 
 impl Pending {
     pub fn answer(&self, answer: Result<String, ApiError>) {
-        self.slot.lock().unwrap().answer = Some(answer);
+        let mut slot = self.slot.lock().unwrap();
+        slot.answer = Some(answer);
+        // The scheduler polls every task anyway; sets of futures inside a task go by their wakers.
+        if let Some(waker) = slot.waker.take() {
+            waker.wake();
+        }
     }
 }
 
@@ -34,11 +40,14 @@ struct Waiting(Arc<Mutex<Slot>>);
 impl Future for Waiting {
     type Output = Result<String, ApiError>;
 
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        // Nobody is woken: the simulation polls every task after every answer.
-        match self.0.lock().unwrap().answer.take() {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut slot = self.0.lock().unwrap();
+        match slot.answer.take() {
             Some(answer) => Poll::Ready(answer),
-            None => Poll::Pending,
+            None => {
+                slot.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
         }
     }
 }

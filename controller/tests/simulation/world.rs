@@ -92,14 +92,8 @@ pub fn collect(server: &mut Server, now: Timestamp) {
 
 /// KubeVirt moves one instance on.
 pub fn machine(server: &mut Server, chance: &Chance, now: Timestamp, mood: Mood) {
-    let instances: Vec<(Name, Value)> =
-        server.of(Kind::Instance).into_iter().map(|(name, object)| (name.clone(), object.clone())).collect();
-    let Some((at, object)) = chance.pick(&instances).cloned() else {
-        // A pod whose instance is gone goes too.
-        let pods: Vec<Name> = server.of(Kind::Pod).into_iter().map(|(name, _)| name.clone()).collect();
-        if let Some(pod) = chance.pick(&pods) {
-            server.delete(pod, now);
-        }
+    let instances = server.of(Kind::Instance);
+    let Some((at, object)) = chance.pick(&instances).map(|(name, object)| ((*name).clone(), (*object).clone())) else {
         return;
     };
     let uid = object["metadata"]["uid"].as_str().unwrap().to_owned();
@@ -125,7 +119,8 @@ pub fn machine(server: &mut Server, chance: &Chance, now: Timestamp, mood: Mood)
         None => {
             let mut labels = object["metadata"]["labels"].clone();
             labels["kubevirt.io/created-by"] = json!(uid);
-            let body = json!({ "metadata": { "name": pod.2, "labels": labels } });
+            let owner = json!({ "kind": "VirtualMachineInstance", "name": at.2, "uid": uid });
+            let body = json!({ "metadata": { "name": pod.2, "labels": labels, "ownerReferences": [owner] } });
             if !server.objects.contains_key(&pod) {
                 server.insert(pod, body, now);
             }
@@ -175,13 +170,11 @@ fn set_condition(object: &mut Value, type_: &str, holds: bool, reason: &str, now
 
 /// The plugin and the attestor controller judge one member, or revoke its identity.
 pub fn attestor(server: &mut Server, chance: &Chance, now: Timestamp, mood: Mood) {
-    let members: Vec<(Name, Value)> = server
-        .of(Kind::Member)
-        .into_iter()
-        .filter(|(_, object)| object.pointer("/status/enrolment/seedDigest").is_some())
-        .map(|(name, object)| (name.clone(), object.clone()))
-        .collect();
-    let Some((at, object)) = chance.pick(&members).cloned() else { return };
+    let mut members = server.of(Kind::Member);
+    members.retain(|(_, object)| object.pointer("/status/enrolment/seedDigest").is_some());
+    let Some((at, object)) = chance.pick(&members).map(|(name, object)| ((*name).clone(), (*object).clone())) else {
+        return;
+    };
     if is_deleting(&object) {
         server.edit(&at, |object| set_condition(object, "IdentityRevoked", true, "Revoked", now));
         return;
