@@ -52,16 +52,18 @@ async fn refused(stage: &mut Stage, name: &str, reference: &str) -> anyhow::Resu
         .await?;
     for member in stage.watch.of_pool(name).await? {
         let status = member.status.clone().unwrap_or_default();
-        for kind in ["Attested", "Ready"] {
-            if let Some((state, reason, message)) = condition(&status.conditions, kind) {
-                stage.watch.say(&format!("{} {kind}={state} ({reason}): {message}", member.name_any()));
-            }
+        if let Some((state, reason, message)) = condition(&status.conditions, "Attested") {
+            stage.watch.say(&format!("{} Attested={state} ({reason})", member.name_any()));
+            print_parts(&message);
         }
     }
     let status = stage.watch.pools.get(name).await.context("reading the pool")?.status.unwrap_or_default();
     for kind in ["Ready", "ProvisioningHalted"] {
         if let Some((state, reason, message)) = condition(&status.conditions, kind) {
-            stage.watch.say(&format!("pool {name} {kind}={state} ({reason}): {message}"));
+            stage.watch.say(&format!("pool {name} {kind}={state} ({reason})"));
+            if kind == "ProvisioningHalted" {
+                print_parts(&message);
+            }
         }
     }
     stage.watch.pools.delete(name, &DeleteParams::default()).await.context("deleting the pool as its author")?;
@@ -73,4 +75,11 @@ async fn refused(stage: &mut Stage, name: &str, reference: &str) -> anyhow::Resu
             Ok((!there && members.is_empty()).then_some(()))
         })
         .await
+}
+
+/// A long message, one finding a line.
+fn print_parts(message: &str) {
+    for part in message.split("; ") {
+        println!("                 {part}");
+    }
 }
