@@ -1,4 +1,5 @@
 //! Real machines against KubeVirt's own control plane: QEMU, OVMF and swtpm, booting the image that the demo uses.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 mod world;
 

@@ -1,5 +1,6 @@
 //! What the tests of the node half share: a cluster with KubeVirt's control plane and our nodes.
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code, missing_docs)] // each test file uses its part
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
 
