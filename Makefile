@@ -1,6 +1,7 @@
 # Two commands do everything: `make demo` and `make test`. `make help` lists the rest.
 CARGO ?= cargo
-XTASK  = $(CARGO) run --quiet --package xtask --
+# No --package: the features of dependencies are then those of the whole workspace, and nothing is compiled twice.
+XTASK  = $(CARGO) run --quiet --bin xtask --
 
 .PHONY: help demo demo-down test check bench doctor tools image need-cargo
 .DEFAULT_GOAL := help

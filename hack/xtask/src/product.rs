@@ -5,24 +5,12 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-/// Every program that a local cluster starts or an image contains.
-const PACKAGES: &[&str] = &[
-    "banlieue-controller",
-    "banlieue-attestor",
-    "banlieue-attestor-guest",
-    "banlieue-guest",
-    "banlieue-image",
-    "banlieue-supervisor",
-    "banlieue-hypervisor",
-];
-
-/// Builds them with cargo's own progress and returns the folder they land in.
+/// Builds every program of the workspace with cargo's own progress and returns the folder they land in.
+///
+/// The whole workspace at once: chosen packages would be compiled with fewer features of their dependencies, and then
+/// again with all of them for the tests.
 pub fn build(root: &Path) -> anyhow::Result<PathBuf> {
-    let mut arguments = vec!["build", "--bins"];
-    for package in PACKAGES {
-        arguments.extend(["--package", package]);
-    }
-    cargo(root, &arguments)?;
+    cargo(root, &["build", "--workspace", "--bins"])?;
     Ok(folder())
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::packages::{self, Purpose};
 use crate::stages::Stages;
-use crate::{check, image, product, tools};
+use crate::{check, demo, image, product, tools};
 
 /// Stages in order; the first failure ends the run.
 pub fn run(root: &Path) -> anyhow::Result<()> {
@@ -14,12 +14,13 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
     stages.run("product binaries", || product::build(root))?;
     stages.run("test binaries", || product::cargo(root, &["test", "--workspace", "--no-run", "--quiet"]))?;
     stages.run("unit, property and simulation tests", || {
-        product::cargo(root, &["test", "--workspace", "--lib", "--bins", "--exclude", "banlieue-tests", "--quiet"])
+        product::cargo(root, &["test", "--workspace", "--lib", "--bins", "--quiet"])
     })?;
     stages.run("pinned Go programs", || tools::ensure(root, tools::EVERYTHING).map(drop))?;
     stages.run("guest image and golden boot", || image::ensure(root).map(drop))?;
+    stages.run("the demo, as a person runs it", || demo::run(root, false))?;
     stages.run("tests on real components", || {
-        product::cargo(root, &["test", "--workspace", "--tests", "--no-fail-fast"])
+        product::cargo(root, &["test", "--workspace", "--test", "*", "--no-fail-fast"])
     })?;
     stages.print();
     Ok(())
