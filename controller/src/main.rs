@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use banlieue_controller::config::{Cli, Command};
-use banlieue_controller::run;
+use banlieue_controller::{doctor, run};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -32,11 +32,13 @@ fn main() -> ExitCode {
         let stop = CancellationToken::new();
         tokio::spawn(stop_on_signal(stop.clone()));
         let done = match cli.command {
-            Command::Run(args) => run::run(*args, stop).await,
-            Command::Doctor(_) => Ok(()),
+            Command::Run(args) => run::run(*args, stop).await.map(|()| true),
+            Command::Doctor(args) => doctor::doctor(args).await,
         };
         match done {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(true) => ExitCode::SUCCESS,
+            // What is missing was printed.
+            Ok(false) => ExitCode::from(3),
             Err(error) => {
                 eprintln!("banlieue-controller: {error}");
                 ExitCode::from(error.exit_code())

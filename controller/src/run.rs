@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{Api, Client, Config};
+use kube::{Client, Config};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -103,18 +102,6 @@ pub async fn check_cluster(client: &Client, url: &str) -> Result<(), RunError> {
         }
     }
     Ok(())
-}
-
-/// Names of the CRDs that are installed, for `doctor`.
-pub async fn installed(client: &Client, names: &[&str]) -> Result<Vec<String>, kube::Error> {
-    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let mut found = Vec::new();
-    for name in names {
-        if api.get_opt(name).await?.is_some() {
-            found.push((*name).to_owned());
-        }
-    }
-    Ok(found)
 }
 
 /// Runs until `stop`.

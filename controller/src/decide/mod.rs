@@ -32,6 +32,8 @@ pub use template::{PolicyState, TemplateFault, TemplateVerdict, check_template};
 
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 use jiff::{SignedDuration, Timestamp};
 

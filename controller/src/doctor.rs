@@ -1,2 +1,0 @@
-//! `banlieue-controller doctor`.
-pub use crate::run::installed;
