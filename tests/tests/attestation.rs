@@ -141,6 +141,18 @@ fn kills_of_the_attestor_controller_and_of_spire_converge() {
             .await;
             assert!(at.condition(&member, "Attested").await.is_some_and(|attested| attested.status == "True"));
         }
+
+        // SPIRE never restarts a plugin and stays green without it: what says so is the pool.
+        at.kill_plugin().await;
+        let reachable = async |status: &str| {
+            let pool = at.all::<VirtualMachinePool>().get("p").await.unwrap();
+            let conditions = pool.status.unwrap_or_default().conditions;
+            conditions::find(&conditions, "AttestorReachable").is_some_and(|it| it.status == status)
+        };
+        eventually("the pool says that the plugin is gone", async || reachable("False").await).await;
+        at.cluster.kill(component::SPIRE_SERVER, Signal::Kill).await.unwrap();
+        at.cluster.restart(component::SPIRE_SERVER).await.unwrap();
+        eventually("the pool says that it is back", async || reachable("True").await).await;
         at.all::<VirtualMachinePool>().delete("p", &DeleteParams::default()).await.unwrap();
         eventually("the member is gone", async || at.member(&member).await.is_none()).await;
     });

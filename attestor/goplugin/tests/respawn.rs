@@ -1,6 +1,7 @@
 //! A host as go-plugin plays it, against the real parent and worker: the worker may die, attestation goes on.
 //!
 //! This program is both sides: with the cookie in its environment it is the plugin, else the test.
+#![allow(clippy::unwrap_used, clippy::panic)] // a test with a `main` of its own, which clippy takes for a program
 
 use std::{
     io::{BufRead, BufReader},

@@ -129,7 +129,9 @@ impl Client {
         &self.inner.trust_domain
     }
 
-    pub(crate) fn channel(&self) -> Channel {
+    /// The connection itself, for calls that this crate has no words for. Each must bring its own deadline.
+    #[must_use]
+    pub fn channel(&self) -> Channel {
         self.inner.channel.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use banlieue_cluster::{Cluster, component, programs, progress};
-use banlieue_crds::{PoolMember, Timestamp, VirtualMachinePool, conditions};
+use banlieue_cluster::{Cluster, Identity, component, programs, progress};
+use banlieue_crds::{PoolMember, Timestamp, VirtualMachineClaim, VirtualMachinePool, conditions};
 use banlieue_policy::Digest;
 use banlieue_policy::document::{API_VERSION, Image, Program, Programs};
 use banlieue_policy::record::{Predictions, record};
@@ -103,7 +103,10 @@ async fn start() -> World {
     let measurements = measurements();
     let builder = Cluster::builder().nodes("l-1=light").controller().attestor().agent_ttl(AGENT_TTL);
     let builder = builder.args(component::HYPERVISOR, ["--images", &store.path().display().to_string()]);
-    let builder = builder.args(component::ATTESTOR_CONTROLLER, ["--sweep-seconds", "5", "--agent-ttl-seconds", "24"]);
+    let builder = builder.args(
+        component::ATTESTOR_CONTROLLER,
+        ["--sweep-seconds", "5", "--probe-seconds", "3", "--agent-ttl-seconds", "24"],
+    );
     let cluster = builder.progress(progress::print).start().await.unwrap_or_else(|error| panic!("{error}"));
     let digest = Digest::of(measurements.as_bytes()).to_string();
     World { cluster, measurements, digest, _store: store }
@@ -164,6 +167,7 @@ impl Fixture {
                     },
                 },
                 "failureBudget": { "consecutive": 2, "keepFailed": 1 },
+                "claimPolicy": { "allowedImages": ["*"] },
             },
         }))
         .unwrap();
@@ -218,6 +222,31 @@ impl Fixture {
 
     pub async fn agents(&self) -> String {
         self.spire(&["agent", "list"]).await
+    }
+
+    /// Posts a claim as the broker does.
+    pub async fn claim(&self, pool: &str, name: &str) {
+        let claim: VirtualMachineClaim = serde_json::from_value(json!({
+            "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachineClaim",
+            "metadata": { "name": name },
+            "spec": {
+                "poolRef": { "name": pool }, "ttlSeconds": 3600,
+                "subject": { "issuer": "https://issuer.example", "id": "s" },
+                "workload": { "image": "registry.local/job:1" },
+            },
+        }))
+        .unwrap();
+        let broker = self.cluster.kube(&Identity::Broker).await.unwrap();
+        let api: Api<VirtualMachineClaim> = Api::namespaced(broker, &self.namespace);
+        api.create(&PostParams::default(), &claim).await.unwrap();
+    }
+
+    /// Kills the whole plugin, as SPIRE knows it.
+    pub async fn kill_plugin(&self) {
+        let program = self.cluster.dir().join("bin/banlieue-attestor");
+        for pid in processes_of(&program, "plugin") {
+            let _ = Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+        }
     }
 
     /// Kills the process that reads foreign bytes; its parent stays.

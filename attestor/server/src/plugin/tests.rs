@@ -44,6 +44,8 @@ use crate::{
     facts::{Claim, Facts, Member, Pin, Record},
 };
 
+type Change = fn(&mut Facts);
+
 /// One member in a cluster that refuses stale writes.
 struct Fake {
     facts: Mutex<Facts>,
@@ -53,7 +55,7 @@ struct Fake {
     reads: AtomicUsize,
     down: AtomicBool,
     /// Happens once, just before a write arrives.
-    meanwhile: Mutex<Option<fn(&mut Facts)>>,
+    meanwhile: Mutex<Option<Change>>,
 }
 
 impl Fake {
@@ -233,7 +235,7 @@ async fn of_two_streams_at_once_one_wins() {
 
 #[tokio::test]
 async fn what_changes_meanwhile_is_judged_again() {
-    let cases: [(&str, fn(&mut Facts), Option<Reason>); 5] = [
+    let cases: [(&str, Change, Option<Reason>); 5] = [
         ("something unrelated", |_| {}, None),
         ("it ends", |facts| facts.member.ending = Some("the member is being deleted"), Some(Reason::MemberEnding)),
         ("it is bound", |facts| facts.claim = Claim::Serving(Uid::parse(CLAIM).unwrap()), Some(Reason::LostRace)),
