@@ -109,8 +109,8 @@ fn a_template_that_kubevirt_refuses_makes_no_member() {
         };
         bad.status = None;
         let spec = &mut bad.spec.template.kube_virt.as_mut().unwrap().spec;
-        // Ours allows it; KubeVirt knows no such amount of memory.
-        spec["domain"]["memory"] = serde_json::json!({ "guest": "0" });
+        // Ours leaves the bus to KubeVirt, which knows no such one.
+        spec["domain"]["devices"]["disks"][0]["disk"]["bus"] = serde_json::json!("omnibus");
         let api = at.all::<VirtualMachinePool>();
         api.create(&Default::default(), &bad).await.unwrap();
         eventually("the pool says why", async || {
