@@ -16,7 +16,7 @@ use crate::api::{Kubernetes, Typed, chain, connect};
 use crate::config::RunArgs;
 use crate::decide::Tuning;
 use crate::metrics::Metrics;
-use crate::schedule::{Lane, run_workers};
+use crate::schedule::{Key, Lane, run_workers};
 use crate::store::watch;
 
 /// Why the program cannot run: one sentence on what is wrong, one on what to do.
@@ -149,11 +149,16 @@ pub async fn run(args: RunArgs, stop: CancellationToken) -> Result<(), RunError>
     for (lane, most) in [(Lane::Bind, 64), (Lane::End, 32), (Lane::Fill, 8)] {
         let schedule = controller.schedule();
         let (clock, worker) = (controller.clone(), controller.clone());
+        let counts = controller.metrics().clone();
+        let taken = move |key: &Key, lag: SignedDuration, depth| {
+            counts.queue_wait(key.kind(), lag.as_secs_f64());
+            counts.queue_depth(key.kind(), depth);
+        };
         let work = move |key| {
             let worker = worker.clone();
             async move { worker.work(key).await }
         };
-        lanes.spawn(run_workers(schedule, lane, most, move || clock.now(), work, stop.clone()));
+        lanes.spawn(run_workers(schedule, lane, most, move || clock.now(), taken, work, stop.clone()));
     }
     while lanes.join_next().await.is_some() {}
     tracing::info!("drained");

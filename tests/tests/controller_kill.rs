@@ -1,5 +1,6 @@
 //! kill -9 of the controller at ten points of a member's and a claim's life, each recognised from outside. The next
 //! process goes on from the objects alone: nothing is bound twice, nothing is left over.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // a test ends at what it did not expect
 
 mod lending;
 
@@ -69,9 +70,8 @@ fn kill_at_ten_points() {
             let name = format!("c{n}");
             let is_ours = |claim: &VirtualMachineClaim| claim.name_any() == name;
             at.claim("p", &name, if point >= 7 { 3 } else { 600 }).await;
-            let committed = |member: &PoolMember| {
-                member.spec.claim_ref.as_ref().is_some_and(|claim_ref| claim_ref.name == name)
-            };
+            let committed =
+                |member: &PoolMember| member.spec.claim_ref.as_ref().is_some_and(|claim_ref| claim_ref.name == name);
             match point {
                 // 4: the claim was just made.
                 4 => {}
@@ -89,9 +89,8 @@ fn kill_at_ten_points() {
                 // 9: its instance is being deleted.
                 9 => {
                     let member = seen(&at, "a committed member", committed).await.name_any();
-                    let going = |i: &VirtualMachineInstance| {
-                        i.name_any() == member && i.metadata.deletion_timestamp.is_some()
-                    };
+                    let going =
+                        |i: &VirtualMachineInstance| i.name_any() == member && i.metadata.deletion_timestamp.is_some();
                     seen(&at, "an instance that goes", going).await;
                 }
                 // 10: ended, not yet deleted.

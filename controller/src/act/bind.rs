@@ -23,7 +23,7 @@ impl Controller {
     pub(super) fn match_claims(&self, pool: &ObjectKey) -> Option<Timestamp> {
         let now = self.now();
         let mut index = self.index();
-        let Some(object) = index.pool(pool) else { return None };
+        let object = index.pool(pool)?;
         if object.metadata.deletion_timestamp.is_some() {
             return None;
         }

@@ -145,6 +145,9 @@ impl Controller {
     /// Takes one watch event. Until every watch has listed once, nothing is scheduled.
     pub fn observe(&self, change: Change) {
         let now = self.now();
+        if let Some((kind, created)) = change.event.arrival() {
+            self.metrics.watch_lag(kind, now.duration_since(created).as_secs_f64());
+        }
         let (keys, synced) = {
             let mut index = self.index();
             let before = index.unsynced().is_empty();

@@ -196,7 +196,9 @@ impl Controller {
     ) -> Result<(), ActError> {
         let pool = &snapshot.pool;
         let mut member = runtime::member_object(pool, &format!("{}-check", snapshot.key.name), &revision);
-        member["metadata"]["uid"] = json!("00000000-0000-4000-8000-000000000000");
+        if let Some(metadata) = member.get_mut("metadata").and_then(serde_json::Value::as_object_mut) {
+            metadata.insert("uid".into(), json!("00000000-0000-4000-8000-000000000000"));
+        }
         let Ok(member) = serde_json::from_value::<PoolMember>(member) else { return Ok(()) };
         let mut object = runtime::instance(pool, &member);
         // The member does not exist, so nothing may be owned by it.

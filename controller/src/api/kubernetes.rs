@@ -117,10 +117,10 @@ fn encode(request: &Request) -> Result<http::Request<Vec<u8>>, String> {
             body(),
         ),
         Operation::Delete { uid, resource_version } => {
-            let mut preconditions = json!({ "uid": uid });
-            if let Some(version) = resource_version {
-                preconditions["resourceVersion"] = json!(version);
-            }
+            let preconditions = match resource_version {
+                Some(version) => json!({ "uid": uid, "resourceVersion": version }),
+                None => json!({ "uid": uid }),
+            };
             let options = json!({
                 "apiVersion": "v1", "kind": "DeleteOptions",
                 "preconditions": preconditions, "propagationPolicy": "Background",

@@ -164,10 +164,10 @@ impl MemberDraft {
             put("addresses", json!(self.addresses));
         }
         if self.seed_digest.is_some() {
-            let mut enrolment = json!({ "seedDigest": self.seed_digest });
-            if let Some(expires) = self.enrolment_expires {
-                enrolment["expiresAt"] = json!(MicroTime(expires));
-            }
+            let enrolment = match self.enrolment_expires {
+                Some(expires) => json!({ "seedDigest": self.seed_digest, "expiresAt": MicroTime(expires) }),
+                None => json!({ "seedDigest": self.seed_digest }),
+            };
             put("enrolment", enrolment);
         }
         json!({

@@ -347,7 +347,8 @@ mod tests {
 
     #[test]
     fn everything_that_is_not_listed_is_refused_by_name() {
-        let cases: Vec<(fn(&mut Value), &str)> = vec![
+        type Change = fn(&mut Value);
+        let cases: Vec<(Change, &str)> = vec![
             (|s| s["volumes"][0] = json!({"name": "image", "secret": {"secretName": "x"}}), "volumes[0].secret"),
             (|s| s["volumes"][0] = json!({"name": "image", "hostDisk": {"path": "/"}}), "volumes[0].hostDisk"),
             (

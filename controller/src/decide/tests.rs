@@ -48,7 +48,8 @@ fn a_bound_claim_is_left_alone_until_something_ends_it() {
     assert_eq!(bound(|_| {}), None);
     let deadline = bound(|s| {
         let claim = Arc::make_mut(&mut s.claim);
-        claim.status.as_mut().unwrap().expires_at = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(at(100)));
+        claim.status.as_mut().unwrap().expires_at =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(at(100)));
     });
     assert_eq!(ends_with(deadline), ClaimReason::Expired);
     let deleted = bound(|s| {
@@ -70,7 +71,10 @@ fn a_bound_claim_is_left_alone_until_something_ends_it() {
         s.acknowledged = None;
         s.committed.clear();
     });
-    assert!(matches!(gone, Some(ClaimIntent::Release { reason: ClaimReason::MemberLost, verify: true, .. })), "asked for");
+    assert!(
+        matches!(gone, Some(ClaimIntent::Release { reason: ClaimReason::MemberLost, verify: true, .. })),
+        "asked for"
+    );
     let no_instance = bound(|s| member_of(s).instance = None);
     assert!(matches!(no_instance, Some(ClaimIntent::Release { verify: true, .. })), "asked for");
     let powered_off = bound(|s| member_of(s).instance = Some(Arc::new(instance("u", "vm-p-aaaaa", Some("Succeeded")))));
@@ -100,7 +104,9 @@ fn a_deadline_only_grows() {
     assert_eq!(grow(100, 50), None, "a pool that lowers its maximum ends nobody");
 }
 
-fn pending(change: impl FnOnce(&mut VirtualMachineClaim, &mut VirtualMachinePool, &mut Option<(u32, bool)>)) -> ClaimPlan {
+fn pending(
+    change: impl FnOnce(&mut VirtualMachineClaim, &mut VirtualMachinePool, &mut Option<(u32, bool)>),
+) -> ClaimPlan {
     let mut pool = pool("p");
     let mut object = claim(&pool, json!({}));
     let mut unserved = None;
@@ -128,10 +134,7 @@ fn what_the_pool_does_not_allow_fails_before_it_is_bound() {
     );
     assert_eq!(fails_with(pending(|_, p, _| p.spec.claim_policy.require_digest = true)), ClaimReason::ImageDenied);
     assert_eq!(fails_with(pending(|c, _, _| c.spec.audiences = vec!["a".into()])), ClaimReason::AudienceDenied);
-    assert_eq!(
-        fails_with(pending(|c, _, _| c.spec.bind_deadline_seconds = 5)),
-        ClaimReason::BindDeadlineExceeded
-    );
+    assert_eq!(fails_with(pending(|c, _, _| c.spec.bind_deadline_seconds = 5)), ClaimReason::BindDeadlineExceeded);
     assert_eq!(
         fails_with(pending(|_, p, _| p.spec.claim_policy.max_bind_deadline_seconds = 5)),
         ClaimReason::BindDeadlineExceeded
@@ -194,7 +197,10 @@ fn the_end_goes_by_one_path() {
     assert_eq!(super::claim(&snapshot, at(70), &tuning()).intent, None, "waits for the member");
     Arc::make_mut(&mut snapshot.claim).metadata.annotations =
         Some([("banlieue.io/force-release".to_owned(), String::new())].into());
-    assert!(matches!(super::claim(&snapshot, at(70), &tuning()).intent, Some(ClaimIntent::Finish { forced: true, .. })));
+    assert!(matches!(
+        super::claim(&snapshot, at(70), &tuning()).intent,
+        Some(ClaimIntent::Finish { forced: true, .. })
+    ));
     snapshot.acknowledged = None;
     snapshot.committed.clear();
     assert!(matches!(
@@ -323,16 +329,15 @@ fn plan(snapshot: &PoolSnapshot) -> PoolPlan {
 }
 
 fn creates(plan: &PoolPlan) -> usize {
-    plan.intents
-        .iter()
-        .map(|intent| if let PoolIntent::Create { count, .. } = intent { *count } else { 0 })
-        .sum()
+    plan.intents.iter().map(|intent| if let PoolIntent::Create { count, .. } = intent { *count } else { 0 }).sum()
 }
 
 fn deletes(plan: &PoolPlan) -> Vec<&str> {
     plan.intents
         .iter()
-        .filter_map(|intent| if let PoolIntent::DeleteMember { member, .. } = intent { Some(member.name.as_str()) } else { None })
+        .filter_map(|intent| {
+            if let PoolIntent::DeleteMember { member, .. } = intent { Some(member.name.as_str()) } else { None }
+        })
         .collect()
 }
 

@@ -7,9 +7,7 @@ mod reach;
 use std::fmt::Write as _;
 
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
-};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, PostParams};
@@ -135,9 +133,9 @@ async fn policies(client: &Client, args: &DoctorArgs, report: &mut Report) -> ku
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
     let bound = bindings.list(&ListParams::default()).await?;
     for name in POLICIES {
-        let is_bound = bound.iter().any(|binding| {
-            binding.spec.as_ref().and_then(|spec| spec.policy_name.as_deref()) == Some(name)
-        });
+        let is_bound = bound
+            .iter()
+            .any(|binding| binding.spec.as_ref().and_then(|spec| spec.policy_name.as_deref()) == Some(name));
         match (policies.get_opt(name).await?.is_some(), is_bound) {
             (true, true) => report.good(format!("admission policy {name}")),
             (true, false) => report.bad(format!("a binding of admission policy {name}: apply charts/banlieue")),

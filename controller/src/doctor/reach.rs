@@ -84,10 +84,7 @@ pub(super) fn subjects(rules: &Rules, bindings: &[Binding]) -> Vec<Subject> {
             found.entry((subject.clone(), place.clone())).or_default().extend(what.iter().cloned());
         }
     }
-    found
-        .into_iter()
-        .map(|((who, place), what)| Subject { who, place, what: what.into_iter().collect() })
-        .collect()
+    found.into_iter().map(|((who, place), what)| Subject { who, place, what: what.into_iter().collect() }).collect()
 }
 
 fn reaches(rule: &PolicyRule) -> Vec<String> {

@@ -97,14 +97,13 @@ impl Queue {
     pub fn add(&mut self, key: Key, when: Timestamp) {
         let entry = self.entries.entry(key.clone()).or_default();
         let when = entry.not_before.map_or(when, |bound| bound.max(when));
-        match entry.due {
-            Some(due) if due <= when => return,
-            Some(due) => {
-                if !entry.working {
-                    self.order.entry(key.lane()).or_default().remove(&(due, key.clone()));
-                }
+        if let Some(due) = entry.due {
+            if due <= when {
+                return;
             }
-            None => {}
+            if !entry.working {
+                self.order.entry(key.lane()).or_default().remove(&(due, key.clone()));
+            }
         }
         entry.due = Some(when);
         if !entry.working {

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -64,12 +64,14 @@ impl Schedule {
 /// The clock may step; so no sleep is longer than this.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 
-/// Takes keys of one lane until `stop`, then waits for the passes that are running.
+/// Takes keys of one lane until `stop`, then waits for the passes that are running. `taken` is told, for each key, how
+/// long the lane's first key had been due and how many were.
 pub async fn run_workers<W, F>(
     schedule: Arc<Schedule>,
     lane: Lane,
     most: usize,
     now: impl Fn() -> Timestamp,
+    taken: impl Fn(&Key, SignedDuration, usize),
     work: W,
     stop: CancellationToken,
 ) where
@@ -84,11 +86,14 @@ pub async fn run_workers<W, F>(
             if stop.is_cancelled() {
                 break None;
             }
-            let (key, next) = {
+            let (key, next, lag, depth) = {
                 let mut queue = schedule.queue();
-                (queue.pop(lane, now()), queue.next_due(lane))
+                let at = now();
+                let (lag, depth) = (queue.lag(lane, at), queue.depth(lane, at));
+                (queue.pop(lane, at), queue.next_due(lane), lag, depth)
             };
             if let Some(key) = key {
+                taken(&key, lag, depth);
                 break Some(key);
             }
             let sleep = next.map_or(LONGEST_SLEEP, |due| until(due, now()));

@@ -25,6 +25,7 @@ pub struct Change {
 
 /// The event, by kind.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one at a time passes through a channel; a box each would cost more")]
 pub enum ChangeEvent {
     /// Of a pool.
     Pool(Event<VirtualMachinePool>),
@@ -57,6 +58,19 @@ impl ChangeEvent {
             ChangeEvent::ConfigMap(_) => "configmaps",
             ChangeEvent::NetworkPolicy(_) => "networkpolicies",
         }
+    }
+}
+
+impl ChangeEvent {
+    /// Kind and creation of a claim or member that looks new, for the lag of watches. Kubernetes keeps whole seconds,
+    /// so a second is as good as this gets.
+    pub fn arrival(&self) -> Option<(&'static str, jiff::Timestamp)> {
+        let created = match self {
+            ChangeEvent::Claim(Event::Apply(claim)) if claim.status.is_none() => &claim.metadata.creation_timestamp,
+            ChangeEvent::Member(Event::Apply(member)) if member.status.is_none() => &member.metadata.creation_timestamp,
+            _ => return None,
+        };
+        created.as_ref().map(|created| (self.kind(), created.0))
     }
 }
 

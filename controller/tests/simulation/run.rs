@@ -106,7 +106,7 @@ impl Run {
 
     pub fn run(mut self) -> Result<(), String> {
         let now = self.clock.now();
-        world::begin(&mut self.server, &self.chance.clone(), now, self.seed % 2 == 0);
+        world::begin(&mut self.server, &self.chance.clone(), now, self.seed.is_multiple_of(2));
         self.start();
         if self.kind == Kind::TwoLeaders {
             self.start();
