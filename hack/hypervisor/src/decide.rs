@@ -31,6 +31,8 @@ pub struct PodView {
     pub ready_is_due: bool,
     /// When its grace ends, once it is being deleted.
     pub deleted_by: Option<Timestamp>,
+    /// Whether it was deleted without any grace: then the API server removes it by itself.
+    pub vanishing: bool,
 }
 
 /// Phase of a pod.
@@ -209,6 +211,9 @@ fn without_machine(seen: &Seen, end: Option<&End>) -> Step {
         _ => {}
     }
     let Some(pod) = &seen.pod else { return Step::Forget };
+    if pod.vanishing {
+        return Step::Rest;
+    }
     if pod.deleted_by.is_some() {
         return Step::RemovePod;
     }
@@ -242,11 +247,11 @@ mod tests {
     }
 
     fn pod(phase: PodPhase) -> Option<PodView> {
-        Some(PodView { phase, ready_is_due: false, deleted_by: None })
+        Some(PodView { phase, ready_is_due: false, deleted_by: None, vanishing: false })
     }
 
     fn going(phase: PodPhase) -> Option<PodView> {
-        Some(PodView { phase, ready_is_due: false, deleted_by: Some(at(15)) })
+        Some(PodView { phase, ready_is_due: false, deleted_by: Some(at(15)), vanishing: false })
     }
 
     fn there(phase: InstancePhase) -> InstanceView {
@@ -340,9 +345,20 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_vanishes_by_itself_is_left_to_it() {
+        let seen = |vanishing| Seen {
+            pod: Some(PodView { phase: Over, ready_is_due: false, deleted_by: Some(NOW), vanishing }),
+            instance: deleting(P::Succeeded, 0),
+            machine: Machine::Wiped(End::PoweredOff),
+        };
+        assert_eq!(decide(&seen(false), NOW), Step::RemovePod);
+        assert_eq!(decide(&seen(true), NOW), Step::Rest);
+    }
+
+    #[test]
     fn readiness_waits_for_the_gates() {
         let seen = |ready_is_due| Seen {
-            pod: Some(PodView { phase: Running, ready_is_due, deleted_by: None }),
+            pod: Some(PodView { phase: Running, ready_is_due, deleted_by: None, vanishing: false }),
             instance: there(P::Running),
             machine: up(),
         };

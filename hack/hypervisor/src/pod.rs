@@ -38,6 +38,7 @@ pub fn view(pod: &Pod) -> PodView {
         ready_is_due: phase == PodPhase::Running && !condition(pod, "Ready") && gates_open(pod),
         // For pods the timestamp is the end of the grace already.
         deleted_by: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+        vanishing: pod.metadata.deletion_grace_period_seconds == Some(0),
     }
 }
 
