@@ -65,7 +65,7 @@ fn a_claim_is_lent_expires_and_costs_ten_writes() {
             let object = event.object_ref.clone().unwrap();
             format!("{} {}/{} {}", event.verb, object.resource, object.subresource, object.name)
         };
-        let told: Vec<String> = life.iter().map(|event| say(event)).collect();
+        let told: Vec<String> = life.iter().map(say).collect();
         let acknowledged = told.iter().position(|line| line.starts_with("patch virtualmachineclaims/status")).unwrap();
         let acknowledgement = &life[acknowledged].request_received_timestamp;
         println!("writes of one claim's life: {told:#?}");

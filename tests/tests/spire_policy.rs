@@ -162,7 +162,9 @@ async fn attestor(world: &World) {
     let parent = names::agent(&world.domain, &other, &Namespace::parse("sandboxes").unwrap(), &world.uid);
     denied("an agent of another cluster", client.create_entries(&[NewEntry { parent, ..world.node() }]).await);
     denied("nothing at all", client.create_entries(&[]).await);
-    let edits: [(&str, fn(&mut types::Entry)); 7] = [
+    /// A field of an entry that grants more than its caller may.
+    type Edit = (&'static str, fn(&mut types::Entry));
+    let edits: [Edit; 7] = [
         ("admin", |entry| entry.admin = true),
         ("downstream", |entry| entry.downstream = true),
         ("stored", |entry| entry.store_svid = true),

@@ -1,5 +1,6 @@
 //! Running the test program itself inside a cluster, where SPIRE's agent can see who it is.
 #![allow(dead_code)] // each test binary uses its part
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests, though not functions of a test
 
 use std::collections::BTreeMap;
 use std::process::Command;

@@ -1,9 +1,10 @@
 //! What tests on light instances share: one cluster with the whole product, two recorded images, pools that ask for
 //! evidence.
 #![allow(dead_code)] // each test binary uses its part
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests, though not functions of a test
 
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -44,7 +45,6 @@ struct World {
     cluster: Cluster,
     measurements: String,
     digest: String,
-    _store: tempfile::TempDir,
 }
 
 /// Runs one test in a namespace of its own.
@@ -97,19 +97,21 @@ fn measurements() -> String {
 }
 
 async fn start() -> World {
-    let store = tempfile::tempdir().unwrap();
-    write_image(store.path(), HONEST, &log("initrd"));
-    write_image(store.path(), TAMPERED, &log("initrd with one byte changed"));
+    // Inside the cluster's folder, so that it goes with it: a static is never dropped.
+    let dir = std::env::temp_dir().join(format!("banlieue-light-{}", std::process::id()));
+    let store = dir.join("light-images");
     let measurements = measurements();
-    let builder = Cluster::builder().nodes("l-1=light").controller().attestor().agent_ttl(AGENT_TTL);
-    let builder = builder.args(component::HYPERVISOR, ["--images", &store.path().display().to_string()]);
+    let builder = Cluster::builder().nodes("l-1=light").controller().attestor().agent_ttl(AGENT_TTL).dir(&dir);
+    let builder = builder.args(component::HYPERVISOR, ["--images", &store.display().to_string()]);
     let builder = builder.args(
         component::ATTESTOR_CONTROLLER,
         ["--sweep-seconds", "5", "--probe-seconds", "3", "--agent-ttl-seconds", "24"],
     );
     let cluster = builder.progress(progress::print).start().await.unwrap_or_else(|error| panic!("{error}"));
+    write_image(&store, HONEST, &log("initrd"));
+    write_image(&store, TAMPERED, &log("initrd with one byte changed"));
     let digest = Digest::of(measurements.as_bytes()).to_string();
-    World { cluster, measurements, digest, _store: store }
+    World { cluster, measurements, digest }
 }
 
 impl Fixture {
@@ -265,13 +267,13 @@ impl Fixture {
 }
 
 /// Processes that run this program with this argument.
-fn processes_of(program: &PathBuf, argument: &str) -> Vec<u32> {
+fn processes_of(program: &Path, argument: &str) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let Ok(line) = std::fs::read(entry.path().join("cmdline")) else { continue };
         let words: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
-        let runs = words.first().is_some_and(|first| Path::new(first.as_ref()) == program.as_path());
+        let runs = words.first().is_some_and(|first| Path::new(first.as_ref()) == program);
         if runs && words.iter().any(|word| word == argument) {
             found.push(pid);
         }
