@@ -11,7 +11,7 @@ use rustix::system::{RebootCommand, reboot};
 use crate::console;
 
 /// Powers the machine off, saying why. Does not return; should the kernel refuse, the first process ends, which is a
-/// kernel panic and so (`panic=1`) a reset, which the instance does not survive either.
+/// kernel panic and so (`panic=1`) a reset, after which attestation refuses this guest for ever.
 pub fn off(why: &str) -> ! {
     console::say(format_args!("powering off: {why}"));
     let _ = rustix::termios::tcdrain(std::io::stdout());

@@ -20,7 +20,8 @@ use crate::{
 
 /// The kernel's command line. It is measured, and a changed one is another image.
 ///
-/// `panic=1`: when the first process dies, the kernel resets, which the hypervisor's instance does not survive.
+/// `panic=1`: when the first process dies, the kernel resets the machine. A reset counts in the vTPM, and a guest whose
+/// count changed is refused for ever.
 pub const COMMAND_LINE: &str = "console=ttyS0 quiet panic=1 rdinit=/usr/bin/banlieue-guest";
 /// Enough to be small; higher levels cost minutes in a debug build for a few percent.
 const ZSTD_LEVEL: i32 = 12;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end here")]
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     process::Command,
     sync::OnceLock,
@@ -65,21 +66,21 @@ fn honest() -> &'static Built {
     BUILT.get_or_init(|| build::build(&recipe()).unwrap())
 }
 
+/// Boots `image` with `seed` until it powers off; gives its console's output.
+fn console(image: &[u8], seed: BTreeMap<String, Vec<u8>>) -> Vec<u8> {
+    // Below target/: whether KVM works is found out once and noted beside the disks' folders.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let disk = dir.path().join("disk.raw");
+    std::fs::write(&disk, image).unwrap();
+    let console = dir.path().join("console.log");
+    let boot = Golden { disk, seed, memory_mib: 512, vcpus: 1, console, accelerator: None };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    std::fs::read(runtime.block_on(run_to_poweroff(&boot, PATIENCE)).unwrap()).unwrap()
+}
+
 /// Boots `image` and gives what it measured, and its console.
 fn boot(image: &[u8]) -> ([PcrValue; QUOTED], EventLog, Vec<u8>) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("disk.raw");
-    std::fs::write(&path, image).unwrap();
-    let boot = Golden {
-        disk: path,
-        seed: record_measurements(),
-        memory_mib: 512,
-        vcpus: 1,
-        console: dir.path().join("console.log"),
-        accelerator: None,
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let console = std::fs::read(runtime.block_on(run_to_poweroff(&boot, PATIENCE)).unwrap()).unwrap();
+    let console = console(image, record_measurements());
     let (pcrs, log) = light::read(&console).unwrap();
     (pcrs, EventLog::parse(&log).unwrap(), console)
 }
@@ -139,4 +140,12 @@ fn a_credential_beside_the_image_is_measured() {
 fn only_files_that_are_there_can_be_changed() {
     let refused = tamper::change_byte(&honest().disk, "etc/shadow").unwrap_err();
     assert!(refused.to_string().contains("etc/shadow"), "{refused}");
+}
+
+#[test]
+fn a_seed_that_is_none_powers_the_guest_off() {
+    let seed = [("member", "guest-1"), ("shell", "/bin/sh")];
+    let seed = seed.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()));
+    let said = String::from_utf8_lossy(&console(&honest().disk, seed.into())).into_owned();
+    assert!(said.contains("powering off: seed has the unknown key \"shell\""), "{said}");
 }
