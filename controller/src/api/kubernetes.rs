@@ -64,12 +64,14 @@ impl Api for Kubernetes {
     }
 }
 
-/// The error and its causes in one line: kube's own text names the layer, the cause names the reason.
+/// The error and its causes in one line: kube's own text names the layer, the cause names the reason. Of a cause that
+/// has several lines (a parser that quotes its input) the first says it.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
+    let first = |error: &dyn std::error::Error| error.to_string().lines().next().unwrap_or_default().trim().to_owned();
+    let mut text = first(error);
     let mut source = error.source();
     while let Some(cause) = source {
-        let cause_text = cause.to_string();
+        let cause_text = first(cause);
         if !text.contains(&cause_text) {
             text.push_str(": ");
             text.push_str(&cause_text);

@@ -10,8 +10,6 @@ use crate::server::{Done, Name, Server};
 /// What has to be remembered between checks.
 #[derive(Default)]
 pub struct Invariants {
-    /// Pools whose limits the user lowered below what lived: the caps only bind from the next time it fits.
-    pub lowered: BTreeMap<String, bool>,
     /// Writes by the controller per claim uid and per member uid since it was bound.
     pub claim_writes: BTreeMap<String, u32>,
     pub bound_after: BTreeMap<String, u32>,
@@ -154,9 +152,7 @@ impl Invariants {
         let pool_name = created["spec"]["poolRef"]["name"].as_str().unwrap();
         let namespace = created["metadata"]["namespace"].as_str().unwrap();
         let Some(pool) = server.objects.get(&(Kind::Pool, namespace.into(), pool_name.into())) else { return Ok(()) };
-        if pool["metadata"]["uid"] != created["spec"]["poolRef"]["uid"]
-            || self.lowered.get(pool_name).copied().unwrap_or(false)
-        {
+        if pool["metadata"]["uid"] != created["spec"]["poolRef"]["uid"] {
             return Ok(());
         }
         let members: Vec<&Value> = server

@@ -139,7 +139,7 @@ impl Run {
             55..=79 => self.deliver_event(which),
             80..=91 => {
                 let (chance, now) = (self.chance.clone(), self.clock.now());
-                world::step(&mut self.server, &mut self.invariants, &chance, now, mood);
+                world::step(&mut self.server, &chance, now, mood);
             }
             92..=97 => self.advance(world::pause(&self.chance)),
             98 if self.faults() => self.relist(which),

@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::chance::Chance;
-use crate::invariants::{Invariants, is_deleting};
+use crate::invariants::is_deleting;
 use crate::server::{Name, Server};
 
 pub const NAMESPACE: &str = "ns";
@@ -75,12 +75,12 @@ pub fn begin(server: &mut Server, chance: &Chance, now: Timestamp, vtpm: bool) {
 }
 
 /// Somebody does something.
-pub fn step(server: &mut Server, invariants: &mut Invariants, chance: &Chance, now: Timestamp, mood: Mood) {
+pub fn step(server: &mut Server, chance: &Chance, now: Timestamp, mood: Mood) {
     match chance.below(if mood.people { 10 } else { 7 }) {
         0..=3 => machine(server, chance, now, mood),
         4 | 5 => attestor(server, chance, now, mood),
         6 => collect(server, now),
-        _ => person(server, invariants, chance, now, mood),
+        _ => person(server, chance, now, mood),
     }
 }
 
@@ -197,7 +197,7 @@ pub fn attestor(server: &mut Server, chance: &Chance, now: Timestamp, mood: Mood
     server.edit(&at, |object| set_condition(object, "Attested", true, "Verified", now));
 }
 
-fn person(server: &mut Server, invariants: &mut Invariants, chance: &Chance, now: Timestamp, mood: Mood) {
+fn person(server: &mut Server, chance: &Chance, now: Timestamp, mood: Mood) {
     let names = |server: &Server, kind| -> Vec<Name> {
         server.of(kind).into_iter().map(|(name, _)| name.clone()).filter(|name| name.1 == NAMESPACE).collect()
     };
@@ -286,7 +286,6 @@ fn person(server: &mut Server, invariants: &mut Invariants, chance: &Chance, now
             }
         }
     }
-    let _ = invariants;
 }
 
 fn claim(server: &mut Server, chance: &Chance, now: Timestamp) {
