@@ -266,18 +266,24 @@ impl Parts {
                 was = Some(finding.answering);
             }
             self.context.metrics.plugin_answering.set(i64::from(finding.answering));
-            let pools = self.context.pools.filled().map(|store| store.state()).unwrap_or_default();
-            for pool in pools {
-                if let Err(why) = probe::tell(&self.context.client, &pool, &finding).await {
-                    tracing::warn!(%why, "a pool was not told about the plugin");
-                }
-            }
-            // A new pool is told at once; what is found changes on the timer only.
+            // What is found changes on the timer only; a new pool is told at once.
             let next = tokio::time::sleep(every);
             tokio::pin!(next);
-            tokio::select! {
-                () = &mut next => {}
-                () = self.context.pools.changed() => tokio::time::sleep(Duration::from_secs(1).min(every)).await,
+            loop {
+                self.tell(&finding).await;
+                tokio::select! {
+                    () = &mut next => break,
+                    () = self.context.pools.changed() => {}
+                }
+            }
+        }
+    }
+
+    async fn tell(&self, finding: &probe::Finding) {
+        let pools = self.context.pools.filled().map(|store| store.state()).unwrap_or_default();
+        for pool in pools {
+            if let Err(why) = probe::tell(&self.context.client, &pool, finding).await {
+                tracing::warn!(%why, "a pool was not told about the plugin");
             }
         }
     }
