@@ -60,9 +60,8 @@ pub fn budget(snapshot: &PoolSnapshot, current: &str, now: Timestamp, tuning: &T
         if record.counted.contains(&member.uid()) {
             continue;
         }
-        // A failure of an older revision says nothing about this one. One that was Ready once is no failure to
-        // provision: its instance died later.
-        if member.member.spec.revision == current && ready_at(member).is_none() {
+        // A failure of an older revision says nothing about this one.
+        if member.member.spec.revision == current {
             record.consecutive = record.consecutive.saturating_add(1);
             record.last_failed_at = Some(MicroTime(now));
             record.last_message = failure_of(member);

@@ -239,6 +239,10 @@ fn bound(snapshot: &ClaimSnapshot, now: Timestamp, tuning: &Tuning) -> ClaimPlan
             release(ClaimReason::MemberLost, "the member was deleted".into())
         };
     }
+    let evidence = attested(&member.member, member.pool.as_deref(), now);
+    if let Attested::Refused { reason, message } = &evidence {
+        return release(ClaimReason::AttestationLost, format!("{reason}: {message}"));
+    }
     match member.own_instance() {
         None => return verified("the member's instance is gone".into()),
         Some(instance) if instance.is_over() && expired_by_itself => {
@@ -258,12 +262,9 @@ fn bound(snapshot: &ClaimSnapshot, now: Timestamp, tuning: &Tuning) -> ClaimPlan
         Some(_) => {}
     }
     let mut wake = expires_at;
-    match attested(&member.member, member.pool.as_deref(), now) {
-        Attested::NotRequired => {}
+    match evidence {
+        Attested::NotRequired | Attested::Refused { .. } => {}
         Attested::Until(until) => wake = sooner(wake, Some(until)),
-        Attested::Refused { reason, message } => {
-            return release(ClaimReason::AttestationLost, format!("{reason}: {message}"));
-        }
         // Old evidence ends a claim; an attestor that cannot see for a moment does not, until the evidence is old.
         Attested::NotYet { reason, message } if reason == MemberReason::AttestationStale.as_str() => {
             return release(ClaimReason::AttestationLost, message);

@@ -97,6 +97,14 @@ pub fn attested(member: &PoolMember, pool: Option<&VirtualMachinePool>, now: Tim
             message: format!("the policy {digest} is revoked: {}", revoked.reason),
         };
     }
+    // The plugin's own word comes before the attestor controller's condition, and before the guest, which powers off
+    // when it is refused: whoever looks at the instance first would only see that.
+    let verified = evidence.verified_at.as_ref().map(|time| time.0);
+    if let Some(refusal) = &evidence.refusal
+        && refusal.at.as_ref().is_none_or(|at| verified.is_none_or(|verified| at.0 > verified))
+    {
+        return Attested::Refused { reason: refusal.reason.clone(), message: refusal.message.clone() };
+    }
     let Some(condition) = conditions::find(&status.conditions, MemberCondition::Attested) else {
         return not_yet(MemberReason::Attesting, "the attestor has not judged it yet");
     };
@@ -110,7 +118,7 @@ pub fn attested(member: &PoolMember, pool: Option<&VirtualMachinePool>, now: Tim
     }
     // A dead attestor cannot turn its condition to False, so everybody looks at the age as well.
     let max_age = pool.map_or(0, |pool| pool.spec.attestation.max_age_seconds);
-    let Some(verified_at) = evidence.verified_at.map(|time| time.0) else {
+    let Some(verified_at) = verified else {
         return not_yet(MemberReason::Attesting, "the evidence has no time");
     };
     let until = after(verified_at, max_age);

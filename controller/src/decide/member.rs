@@ -164,14 +164,7 @@ pub(super) fn judge(snapshot: &MemberSnapshot, now: Timestamp) -> MemberDraft {
             None => draft,
         };
     };
-    if instance.deleting {
-        return fail(draft, MemberReason::InstanceGone, "somebody deleted its instance".into());
-    }
-    if instance.is_over() {
-        let how = if instance.phase == Some(InstancePhase::Succeeded) { "powered off" } else { "failed" };
-        let trouble = instance.trouble.as_deref().map(|text| format!(": {text}")).unwrap_or_default();
-        return fail(draft, MemberReason::InstanceFailed, format!("its instance {how}{trouble}"));
-    }
+    // A refusal first: a guest that is refused powers off, and the reason must not be that.
     match attested(member, snapshot.pool.as_deref(), now) {
         Attested::Refused { reason, message } if reason == "DuplicateEndorsementKey" => {
             draft.end(MemberPhase::Quarantined, MemberReason::Quarantined, format!("{reason}: {message}"), now);
@@ -186,6 +179,14 @@ pub(super) fn judge(snapshot: &MemberSnapshot, now: Timestamp) -> MemberDraft {
             fail(draft, MemberReason::AttestationRefused, text)
         }
         evidence => {
+            if instance.deleting {
+                return fail(draft, MemberReason::InstanceGone, "somebody deleted its instance".into());
+            }
+            if instance.is_over() {
+                let how = if instance.phase == Some(InstancePhase::Succeeded) { "powered off" } else { "failed" };
+                let trouble = instance.trouble.as_deref().map(|text| format!(": {text}")).unwrap_or_default();
+                return fail(draft, MemberReason::InstanceFailed, format!("its instance {how}{trouble}"));
+            }
             progress(snapshot, instance, evidence, &mut draft, now);
             draft
         }

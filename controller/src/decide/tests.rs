@@ -275,6 +275,13 @@ fn a_refusal_names_pcr_and_event_in_the_members_own_condition() {
     let draft = written(&plan);
     assert_eq!(draft.phase, MemberPhase::Failed);
     assert_eq!(draft.ready_condition.message, "PCR 11: event .initrd differs");
+    // The plugin's word counts before the attestor controller's condition, and after the guest has powered off.
+    let mut off = coming(&pool, "a", Some("Succeeded"));
+    attested_status(&mut off, "False", "Attesting", "");
+    Arc::make_mut(&mut off.member).status.as_mut().unwrap().attestation =
+        serde_json::from_value(json!({ "refusal": { "reason": "PolicyMismatch", "message": "PCR 4 differs" } }))
+            .unwrap();
+    assert_eq!(written(&member(&off, at(61))).ready_condition.message, "PolicyMismatch: PCR 4 differs");
     let mut twice = coming(&pool, "a", Some("Running"));
     attested_status(&mut twice, "False", "DuplicateEndorsementKey", "also pinned to b");
     assert_eq!(written(&member(&twice, at(61))).phase, MemberPhase::Quarantined);
