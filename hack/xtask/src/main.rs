@@ -6,8 +6,10 @@
 //! - `image`: the guest image, its golden boot, and the local image store
 //! - `demo`: the main job, told as a person would watch it
 //! - `check`, `test`: what a change must pass
+//! - `bench`: lending against a bare baseline
 //! - `stages`: progress and the table of times
 
+mod bench;
 mod check;
 mod demo;
 mod image;
@@ -63,9 +65,7 @@ fn main() -> ExitCode {
         Command::Image => image::command(&root),
         Command::Check => check::run(&root),
         Command::Test => test::run(&root),
-        Command::Bench => Err(anyhow::anyhow!(
-            "there is no benchmark yet: the write counts are asserted by `make test`, times are printed by `make demo`"
-        )),
+        Command::Bench => bench::run(&root),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
