@@ -61,13 +61,16 @@ impl Controller {
         let pool = &snapshot.pool;
         match intent {
             PoolIntent::AddFinalizer => {
-                let mut list = pool.finalizers().to_vec();
-                list.push(finalizers::DRAIN.to_owned());
-                self.write_pool_finalizers(pool, list).await.map(|()| None)
+                let with_ours = |list: &[String]| {
+                    let others = list.iter().filter(|name| *name != finalizers::DRAIN).cloned();
+                    others.chain([finalizers::DRAIN.to_owned()]).collect()
+                };
+                self.write_pool_finalizers(pool, with_ours).await.map(|()| None)
             }
             PoolIntent::RemoveFinalizer => {
-                let list = pool.finalizers().iter().filter(|name| *name != finalizers::DRAIN).cloned().collect();
-                self.write_pool_finalizers(pool, list).await.map(|()| None)
+                let without_ours =
+                    |list: &[String]| list.iter().filter(|name| *name != finalizers::DRAIN).cloned().collect();
+                self.write_pool_finalizers(pool, without_ours).await.map(|()| None)
             }
             PoolIntent::CopyPolicy => self.copy_policy(snapshot).await.map(|()| None),
             PoolIntent::CheckBundle => self.check_bundle(snapshot).await.map(|()| None),
@@ -286,9 +289,19 @@ impl Controller {
         Ok(())
     }
 
-    async fn write_pool_finalizers(&self, pool: &VirtualMachinePool, list: Vec<String>) -> Result<(), ActError> {
-        let key = ObjectKey::of(pool);
-        let uid = pool.uid().unwrap_or_default();
+    /// Of the newest version: the status write before it in the same pass made a new one. What was decided does not
+    /// depend on the version; that nobody else's finalizer is lost does.
+    async fn write_pool_finalizers(
+        &self,
+        decided_on: &VirtualMachinePool,
+        change: impl Fn(&[String]) -> Vec<String>,
+    ) -> Result<(), ActError> {
+        let key = ObjectKey::of(decided_on);
+        let uid = decided_on.uid().unwrap_or_default();
+        let Some(pool) = self.index().pool(&key).filter(|pool| pool.uid().as_deref() == Some(&uid)) else {
+            return Ok(());
+        };
+        let list = change(pool.finalizers());
         let patch = json!({
             "metadata": {
                 "uid": uid, "resourceVersion": pool.metadata.resource_version, "finalizers": list,
