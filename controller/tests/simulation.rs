@@ -6,10 +6,14 @@
 
 #[path = "simulation/chance.rs"]
 mod chance;
+#[path = "simulation/changes.rs"]
+mod changes;
 #[path = "simulation/invariants.rs"]
 mod invariants;
 #[path = "simulation/network.rs"]
 mod network;
+#[path = "simulation/rest.rs"]
+mod rest;
 #[path = "simulation/run.rs"]
 mod run;
 #[path = "simulation/server.rs"]

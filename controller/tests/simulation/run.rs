@@ -17,13 +17,14 @@ use banlieue_protocol::names::{Cluster, TrustDomain};
 use banlieue_protocol::seed::HostPort;
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::watcher::Event;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::chance::Chance;
-use crate::invariants::{Invariants, is_deleting};
+use crate::changes::{boundary, event, listed, read, scope};
+use crate::invariants::Invariants;
 use crate::network::{Network, Pending};
-use crate::server::{Logged, Server};
+use crate::rest;
+use crate::server::Server;
 use crate::world::{self, Mood};
 
 /// What may go wrong.
@@ -295,7 +296,7 @@ impl Run {
         let process = &mut self.processes[which];
         process.controller.observe(Change { scope: scope(kind), event: boundary(kind, true) });
         for (_, object) in self.server.of(kind) {
-            if let Some(change) = wrap(kind, object, How::Listed) {
+            if let Some(change) = listed(kind, object) {
                 process.controller.observe(change);
             }
         }
@@ -436,7 +437,11 @@ impl Run {
                 break;
             }
         }
-        self.at_rest()
+        if self.processes.iter().any(|process| !process.tasks.is_empty()) {
+            return Err("a pass never ended".into());
+        }
+        rest::check(&self.server, self.clock.now(), self.kind == Kind::TwoLeaders)?;
+        if self.invariants.costs { self.invariants.check_costs() } else { Ok(()) }
     }
 
     fn deliver_plainly(&mut self, which: usize) {
@@ -455,165 +460,4 @@ impl Run {
         pending.answer(answer.map(|value| value.to_string()));
         self.poll(which);
     }
-
-    /// Invariants 7, 8 and 9: at rest nothing is left over, nothing is missing, nothing is overdue.
-    fn at_rest(&self) -> Result<(), String> {
-        let now = self.clock.now();
-        for ((kind, _, name), object) in &self.server.objects {
-            if is_deleting(object) {
-                return Err(format!("invariant 8: {kind:?} {name} is still being deleted: {object}"));
-            }
-        }
-        for (name, claim) in self.server.of(ObjectKind::Claim) {
-            let phase = claim["status"]["phase"].as_str().unwrap_or("Pending");
-            match phase {
-                "Bound" => {
-                    let deadline: Timestamp = claim["status"]["expiresAt"].as_str().unwrap().parse().unwrap();
-                    if deadline < now - SignedDuration::from_secs(10) {
-                        return Err(format!("invariant 7: claim {} is Bound past its deadline", name.2));
-                    }
-                    let member = claim.pointer("/status/memberRef/name").unwrap().as_str().unwrap();
-                    let at = (ObjectKind::Member, name.1.clone(), member.to_owned());
-                    if !self.server.objects.contains_key(&at) {
-                        return Err(format!("claim {} is Bound to a member that is gone", name.2));
-                    }
-                }
-                "Pending" | "Releasing" => return Err(format!("claim {} rests in {phase}: {claim}", name.2)),
-                _ => return Err(format!("claim {} outlived its retention", name.2)),
-            }
-        }
-        for (_, pool) in self.server.of(ObjectKind::Pool) {
-            let uid = &pool["metadata"]["uid"];
-            let members: Vec<&Value> = self
-                .server
-                .of(ObjectKind::Member)
-                .into_iter()
-                .map(|(_, object)| object)
-                .filter(|object| object["spec"]["poolRef"]["uid"] == *uid)
-                .collect();
-            let phases = |phase: &str| members.iter().filter(|m| m["status"]["phase"] == *phase).count();
-            let wanted = pool["spec"]["warmReplicas"].as_u64().unwrap() as usize;
-            let room =
-                pool["spec"]["maxReplicas"].as_u64().unwrap() as usize - phases("Failed") - phases("Quarantined");
-            let warm = members
-                .iter()
-                .filter(|m| m["status"]["phase"] == "Ready" && m.pointer("/spec/claimRef").is_none())
-                .count();
-            // Two leaders may have made more than there is room for; nobody is sent away for that.
-            let crowded = self.kind == Kind::TwoLeaders && warm <= wanted;
-            if warm != wanted.min(room) && !crowded {
-                return Err(format!(
-                    "invariant 9: pool {} has {warm} warm members of {wanted}, room {room}: {}",
-                    pool["metadata"]["name"], pool["status"]
-                ));
-            }
-            if pool["status"]["warm"].as_u64().unwrap_or(99) as usize != warm {
-                return Err(format!("pool {} says {} and has {warm}", pool["metadata"]["name"], pool["status"]));
-            }
-            let revisions: std::collections::BTreeSet<String> = members
-                .iter()
-                .filter(|m| m["status"]["phase"] == "Ready")
-                .map(|m| m["spec"]["revision"].to_string())
-                .collect();
-            if revisions.len() > 1 {
-                return Err(format!(
-                    "pool {} rests with members of {} revisions",
-                    pool["metadata"]["name"],
-                    revisions.len()
-                ));
-            }
-        }
-        let members: Vec<String> =
-            self.server.of(ObjectKind::Member).into_iter().map(|(name, _)| name.2.clone()).collect();
-        for kind in [ObjectKind::Instance, ObjectKind::Pod, ObjectKind::Secret] {
-            for (name, _) in self.server.of(kind) {
-                let member = name.2.trim_start_matches("virt-launcher-").trim_end_matches("-enrol").to_owned();
-                if !members.contains(&member) {
-                    return Err(format!("{kind:?} {} is left over", name.2));
-                }
-            }
-        }
-        if self.processes.iter().any(|process| !process.tasks.is_empty()) {
-            return Err("a pass never ended".into());
-        }
-        self.costs()
-    }
-
-    /// What a claim costs when nothing goes wrong.
-    fn costs(&self) -> Result<(), String> {
-        if !self.invariants.costs {
-            return Ok(());
-        }
-        self.invariants.check_costs()
-    }
-}
-
-fn read<T: DeserializeOwned>(object: &Value) -> T {
-    serde_json::from_value(object.clone()).unwrap_or_else(|error| panic!("{error}: {object}"))
-}
-
-fn scope(kind: ObjectKind) -> String {
-    match kind {
-        ObjectKind::ConfigMap | ObjectKind::NetworkPolicy => world::NAMESPACE.to_owned(),
-        _ => String::new(),
-    }
-}
-
-fn boundary(kind: ObjectKind, begins: bool) -> ChangeEvent {
-    macro_rules! both {
-        ($variant:ident) => {
-            if begins { ChangeEvent::$variant(Event::Init) } else { ChangeEvent::$variant(Event::InitDone) }
-        };
-    }
-    match kind {
-        ObjectKind::Pool => both!(Pool),
-        ObjectKind::Member => both!(Member),
-        ObjectKind::Claim => both!(Claim),
-        ObjectKind::Instance => both!(Instance),
-        ObjectKind::Pod => both!(Pod),
-        ObjectKind::ConfigMap => both!(ConfigMap),
-        ObjectKind::NetworkPolicy => both!(NetworkPolicy),
-        _ => unreachable!("not watched"),
-    }
-}
-
-/// How an object is told.
-#[derive(Clone, Copy)]
-enum How {
-    Listed,
-    Changed,
-    Deleted,
-}
-
-impl How {
-    fn wrap<T>(self, object: T) -> Event<T> {
-        match self {
-            How::Listed => Event::InitApply(object),
-            How::Changed => Event::Apply(object),
-            How::Deleted => Event::Delete(object),
-        }
-    }
-}
-
-fn event(kind: ObjectKind, logged: &Logged) -> Option<Change> {
-    wrap(kind, &logged.object, if logged.deleted { How::Deleted } else { How::Changed })
-}
-
-fn wrap(kind: ObjectKind, object: &Value, how: How) -> Option<Change> {
-    if matches!(kind, ObjectKind::ConfigMap | ObjectKind::NetworkPolicy)
-        && object["metadata"]["namespace"] != world::NAMESPACE
-    {
-        return None;
-    }
-    let event = match kind {
-        ObjectKind::Pool => ChangeEvent::Pool(how.wrap(read(object))),
-        ObjectKind::Member => ChangeEvent::Member(how.wrap(read(object))),
-        ObjectKind::Claim => ChangeEvent::Claim(how.wrap(read(object))),
-        ObjectKind::Instance => ChangeEvent::Instance(how.wrap(read(object))),
-        ObjectKind::Pod => ChangeEvent::Pod(how.wrap(read(object))),
-        ObjectKind::ConfigMap => ChangeEvent::ConfigMap(how.wrap(read(object))),
-        ObjectKind::NetworkPolicy => ChangeEvent::NetworkPolicy(how.wrap(read(object))),
-        _ => unreachable!("not watched"),
-    };
-    Some(Change { scope: scope(kind), event })
 }
