@@ -27,7 +27,18 @@ async fn the_trust_bundle_is_in_its_config_map_and_infrastructure_gets_identitie
     std::fs::create_dir_all(&bin).unwrap();
     let agent = banlieue_cluster::programs::tool("spire-agent").unwrap();
     std::fs::copy(&agent, bin.join("mediatore")).unwrap();
-    let fetched = fetch(&cluster, "fetch", &bin.join("mediatore")).await.unwrap();
+    // The agent learns of a new entry at its next sync with the server.
+    let mut tries = 0;
+    let fetched = loop {
+        match fetch(&cluster, "fetch", &bin.join("mediatore")).await {
+            Ok(fetched) => break fetched,
+            Err(text) => {
+                tries += 1;
+                assert!(tries < 100 && text.contains("no identity issued"), "{text}");
+                tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+            }
+        }
+    };
     assert!(fetched.contains("spiffe://banlieue.local/banlieue/broker"), "{fetched}");
     let refused = fetch(&cluster, "fetch-other", &agent).await.unwrap_err();
     assert!(refused.contains("no identity issued"), "{refused}");
