@@ -26,7 +26,7 @@ impl Controller {
     /// One pass over a pool.
     pub(super) async fn pool(&self, key: &ObjectKey) -> Outcome {
         let now = self.now();
-        let Some(snapshot) = self.index().pool_snapshot(key) else {
+        let Some(snapshot) = self.index().pool_snapshot(key, now) else {
             self.metrics.forget_pool(&key.namespace, &key.name, &STATES);
             return Ok(None);
         };

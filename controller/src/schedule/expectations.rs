@@ -4,6 +4,9 @@
 //! name counts as a living, provisioning member. So a stale store never makes the planner create again, and a create
 //! whose reply was lost is repeated *under the same name*: the repetition either makes the object or finds it
 //! (AlreadyExists), and in both cases there is at most one.
+//!
+//! A lost create may even arrive after its object came and went. So its name goes on counting, while no such object is
+//! there, until the API server cannot be working on it any more.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +23,14 @@ pub struct Expectation {
     pub calling: bool,
     /// When the last call went out whose outcome is not known.
     pub lost_at: Option<Timestamp>,
+    /// The object was seen, or surely not made by the last call; only an earlier, lost call is left.
+    pub settled: bool,
+}
+
+impl Expectation {
+    fn may_arrive(&self, now: Timestamp) -> bool {
+        self.lost_at.is_some_and(|lost_at| now.duration_since(lost_at) < LATE)
+    }
 }
 
 /// Longer than an API server works on a request (60 s by default): what has not arrived by then never will.
@@ -34,14 +45,21 @@ pub struct Expectations {
 impl Expectations {
     /// Registers a create before its call.
     pub fn expect(&mut self, pool_uid: &str, name: &str, revision: &str, now: Timestamp) {
-        let expectation = Expectation { since: now, revision: revision.to_owned(), calling: true, lost_at: None };
+        let expectation =
+            Expectation { since: now, revision: revision.to_owned(), calling: true, lost_at: None, settled: false };
         self.pools.entry(pool_uid.to_owned()).or_default().insert(name.to_owned(), expectation);
     }
 
     /// The index has seen the object, or the API server has surely not made it.
     pub fn settle(&mut self, pool_uid: &str, name: &str) {
         if let Some(names) = self.pools.get_mut(pool_uid) {
-            names.remove(name);
+            match names.get_mut(name) {
+                Some(expectation) if expectation.lost_at.is_some() => {
+                    expectation.calling = false;
+                    expectation.settled = true;
+                }
+                _ => drop(names.remove(name)),
+            }
             if names.is_empty() {
                 self.pools.remove(pool_uid);
             }
@@ -52,6 +70,7 @@ impl Expectations {
     pub fn lost(&mut self, pool_uid: &str, name: &str, now: Timestamp) {
         if let Some(expectation) = self.pools.get_mut(pool_uid).and_then(|names| names.get_mut(name)) {
             expectation.calling = false;
+            expectation.settled = false;
             expectation.lost_at = Some(now);
         }
     }
@@ -61,8 +80,7 @@ impl Expectations {
     pub fn refused(&mut self, pool_uid: &str, name: &str, now: Timestamp) -> bool {
         let expectation = self.pools.get_mut(pool_uid).and_then(|names| names.get_mut(name));
         if let Some(expectation) = expectation
-            && let Some(lost_at) = expectation.lost_at
-            && now.duration_since(lost_at) < LATE
+            && expectation.may_arrive(now)
         {
             expectation.calling = false;
             return false;
@@ -76,7 +94,7 @@ impl Expectations {
         let Some(names) = self.pools.get_mut(pool_uid) else { return Vec::new() };
         names
             .iter_mut()
-            .filter(|(_, expectation)| !expectation.calling)
+            .filter(|(_, expectation)| !expectation.calling && !expectation.settled)
             .map(|(name, expectation)| {
                 expectation.calling = true;
                 (name.clone(), expectation.revision.clone())
@@ -84,9 +102,16 @@ impl Expectations {
             .collect()
     }
 
-    /// How many creates of a pool are in flight.
-    pub fn count(&self, pool_uid: &str) -> usize {
-        self.pools.get(pool_uid).map_or(0, BTreeMap::len)
+    /// How many creates of a pool are in flight or may still arrive. `exists` says whether the index has an object of
+    /// that name, which then counts itself.
+    pub fn count(&mut self, pool_uid: &str, now: Timestamp, exists: impl Fn(&str) -> bool) -> usize {
+        let Some(names) = self.pools.get_mut(pool_uid) else { return 0 };
+        names.retain(|_, expectation| !expectation.settled || expectation.may_arrive(now));
+        let count = names.iter().filter(|(name, expectation)| !expectation.settled || !exists(name)).count();
+        if names.is_empty() {
+            self.pools.remove(pool_uid);
+        }
+        count
     }
 
     /// Whether a create of this name is in flight.
@@ -99,31 +124,53 @@ impl Expectations {
 mod tests {
     use super::*;
 
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
     #[test]
-    fn a_lost_create_keeps_its_name_until_it_is_settled() {
-        let now: Timestamp = "2026-11-30T20:00:00Z".parse().unwrap();
+    fn a_lost_create_keeps_its_name_and_is_repeated_under_it() {
         let mut expectations = Expectations::default();
-        expectations.expect("pool", "p-aaaaa", "r", now);
+        expectations.expect("pool", "p-aaaaa", "r", at(0));
         assert!(expectations.take_lost("pool").is_empty(), "a call in flight is not repeated beside itself");
-        expectations.lost("pool", "p-aaaaa", now);
-        assert_eq!(expectations.count("pool"), 1);
+        expectations.lost("pool", "p-aaaaa", at(0));
+        assert_eq!(expectations.count("pool", at(0), |_| false), 1);
         assert_eq!(expectations.take_lost("pool"), [("p-aaaaa".to_owned(), "r".to_owned())]);
         assert!(expectations.take_lost("pool").is_empty());
+    }
+
+    #[test]
+    fn a_create_that_was_never_lost_is_settled_for_good() {
+        let mut expectations = Expectations::default();
+        expectations.expect("pool", "p-aaaaa", "r", at(0));
         expectations.settle("pool", "p-aaaaa");
-        assert_eq!(expectations.count("pool"), 0);
+        assert_eq!(expectations.count("pool", at(0), |_| false), 0);
+        expectations.expect("pool", "p-bbbbb", "r", at(0));
+        assert!(expectations.refused("pool", "p-bbbbb", at(0)));
+        assert_eq!(expectations.count("pool", at(0), |_| false), 0);
     }
 
     #[test]
     fn a_refusal_settles_nothing_that_may_still_arrive() {
-        let now: Timestamp = "2026-11-30T20:00:00Z".parse().unwrap();
         let mut expectations = Expectations::default();
-        expectations.expect("pool", "p-aaaaa", "r", now);
-        expectations.lost("pool", "p-aaaaa", now);
-        assert!(!expectations.refused("pool", "p-aaaaa", now + SignedDuration::from_secs(10)));
-        assert_eq!(expectations.count("pool"), 1);
-        assert!(expectations.refused("pool", "p-aaaaa", now + SignedDuration::from_secs(91)));
-        assert_eq!(expectations.count("pool"), 0);
-        expectations.expect("pool", "p-bbbbb", "r", now);
-        assert!(expectations.refused("pool", "p-bbbbb", now), "never lost");
+        expectations.expect("pool", "p-aaaaa", "r", at(0));
+        expectations.lost("pool", "p-aaaaa", at(0));
+        assert!(!expectations.refused("pool", "p-aaaaa", at(10)));
+        assert_eq!(expectations.count("pool", at(10), |_| false), 1);
+        assert!(expectations.refused("pool", "p-aaaaa", at(91)));
+        assert_eq!(expectations.count("pool", at(91), |_| false), 0);
+    }
+
+    #[test]
+    fn a_lost_create_counts_after_its_object_came_and_went_until_it_cannot_arrive() {
+        let mut expectations = Expectations::default();
+        expectations.expect("pool", "p-aaaaa", "r", at(0));
+        expectations.lost("pool", "p-aaaaa", at(0));
+        expectations.take_lost("pool");
+        expectations.settle("pool", "p-aaaaa");
+        assert_eq!(expectations.count("pool", at(10), |_| true), 0, "the object counts itself");
+        assert_eq!(expectations.count("pool", at(20), |_| false), 1, "it went; the first call may make another");
+        assert!(expectations.take_lost("pool").is_empty(), "nobody wants it any more");
+        assert_eq!(expectations.count("pool", at(91), |_| false), 0);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool};
+use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::facts::{InstanceFacts, NodeFacts, PodFacts};
@@ -194,7 +195,7 @@ impl Index {
     }
 
     /// The pool under a name with what belongs to it.
-    pub fn pool_snapshot(&self, key: &ObjectKey) -> Option<PoolSnapshot> {
+    pub fn pool_snapshot(&mut self, key: &ObjectKey, now: Timestamp) -> Option<PoolSnapshot> {
         let pool = self.pool(key)?;
         let uid = pool.uid().unwrap_or_default();
         let members: Vec<MemberSnapshot> = self
@@ -202,6 +203,9 @@ impl Index {
             .filter(|(_, stored)| stored.object.spec.pool_ref.uid == uid)
             .filter_map(|(key, _)| self.member_snapshot(&key))
             .collect();
+        let members_table = &self.members;
+        let exists = |name: &str| members_table.get(&key.sibling(name)).is_some();
+        let expected = self.expectations.count(&uid, now, exists);
         let policy_copies = self
             .config_maps
             .iter()
@@ -215,7 +219,7 @@ impl Index {
         });
         Some(PoolSnapshot {
             key: key.clone(),
-            expected: self.expectations.count(&uid),
+            expected,
             waiting: self.waiting_claims(key).count(),
             hit_percent: self.hit_percent(&uid),
             facts: self.pool_facts(&uid),
