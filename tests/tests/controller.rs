@@ -89,6 +89,11 @@ fn a_claim_waits_for_its_pool_and_may_be_deleted_at_any_time() {
         at.pool("later", 1, 3, 1).await;
         let bound = at.phase_is("early", ClaimPhase::Bound).await;
         let member = bound.status.unwrap().member_ref.unwrap().name;
+        // The finalizer comes after Bound, off the hot path: a claim deleted before it does not wait for its member.
+        eventually("the claim is protected", async || {
+            api.get("early").await.unwrap().finalizers().iter().any(|it| it == "banlieue.io/claim-protection")
+        })
+        .await;
         at.release("early").await;
         at.claim_is_gone("early").await;
         at.member_is_gone(&member).await;
