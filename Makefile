@@ -18,7 +18,7 @@ demo-down: need-cargo ## end the cluster that `make demo KEEP=1` left up
 test: need-cargo ## everything CI runs: checks, unit, simulation, cluster and VM tests, timed by stage
 	@$(XTASK) test
 
-check: need-cargo ## formatting, lints, dependency rules, generated files, names
+check: need-cargo ## formatting, refused dependencies, length of files, lints
 	@$(XTASK) check
 
 bench: need-cargo ## time to bind and writes per claim against a bare baseline in the same run

@@ -1,4 +1,4 @@
-//! What a change must pass before its tests are worth running: formatting, lints, dependency rules, names.
+//! What a change must pass before its tests are worth running: formatting, refused dependencies, length of files, lints.
 
 use std::path::Path;
 use std::process::Command;

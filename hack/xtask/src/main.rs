@@ -46,7 +46,7 @@ enum Command {
     Tools { names: Vec<String> },
     /// Build the guest image, record its golden values, fill the local image store.
     Image,
-    /// Formatting, lints, dependency rules, generated files, names.
+    /// Formatting, refused dependencies, length of files, lints.
     Check,
     /// Everything CI runs, timed by stage.
     Test,
