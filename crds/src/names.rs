@@ -141,8 +141,6 @@ impl fmt::Display for MemberState {
 pub const ENROLMENT_SUFFIX: &str = "-enrol";
 /// Volume, disk and file-system label of the seed in an instance.
 pub const ENROLMENT_VOLUME: &str = "banlieue-enrol";
-/// Serial of the seed's disk, in capitals as the guest looks for it.
-pub const ENROLMENT_SERIAL: &str = "BANLIEUE-ENROL";
 /// Key of a measurements ConfigMap that holds the document.
 pub const MEASUREMENTS_KEY: &str = "measurements.yaml";
 /// Key of the trust bundle's ConfigMap that holds the PEM bundle.

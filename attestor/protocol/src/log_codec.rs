@@ -1,7 +1,7 @@
 //! The event log in M3, packed by zstd: logs repeat themselves, and M3 has a limit.
 
-/// Most bytes in an unpacked event log. A log from OVMF and the stub has about 20 KiB.
-pub const MAX_LOG: usize = 512 * 1024;
+// What may not be unpacked could not be parsed either: one limit.
+pub use banlieue_tpm::eventlog::MAX_LOG;
 
 /// Why a packed log is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

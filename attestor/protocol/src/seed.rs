@@ -14,8 +14,6 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::names::{Cluster, MemberName, NameError, Namespace, TrustDomain, Uid};
 
-/// Name of the volume and of its disk in the instance.
-pub const VOLUME: &str = "banlieue-enrol";
 /// Serial of that disk (KubeVirt's `disk.serial`), by which the guest finds it.
 pub const DISK_SERIAL: &str = "BANLIEUE-ENROL";
 /// The only file of a volume that asks for a golden recording in place of an enrolment.

@@ -42,7 +42,7 @@ pub fn instance(pool: &VirtualMachinePool, member: &PoolMember) -> Value {
             "disks",
             json!({
                 "name": names::ENROLMENT_VOLUME,
-                "serial": names::ENROLMENT_SERIAL,
+                "serial": banlieue_protocol::seed::DISK_SERIAL,
                 "disk": { "bus": "virtio", "readonly": true },
             }),
         );

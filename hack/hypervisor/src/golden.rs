@@ -147,7 +147,7 @@ fn machine(boot: &Golden, accelerator: Accelerator, disk: PathBuf, console: Path
                 file: "seed.iso".into(),
                 bus: Bus::Virtio,
                 writes: Writes::Refused,
-                serial: Some(banlieue_crds::names::ENROLMENT_SERIAL.into()),
+                serial: Some(banlieue_protocol::seed::DISK_SERIAL.into()),
                 boot_index: None,
             },
         ],

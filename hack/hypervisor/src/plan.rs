@@ -104,7 +104,7 @@ pub fn boot_image(instance: &VirtualMachineInstance) -> Result<&str, Error> {
 /// The Secret volume whose disk has this serial, for light instances, which read the seed as files.
 pub fn seed_secret(instance: &VirtualMachineInstance) -> Option<&str> {
     let spec = &instance.spec;
-    let serial = Some(banlieue_crds::names::ENROLMENT_SERIAL);
+    let serial = Some(banlieue_protocol::seed::DISK_SERIAL);
     let disk = spec.domain.devices.disks.iter().find(|disk| disk.serial.as_deref() == serial)?;
     let volume = spec.volumes.iter().find(|volume| volume.name == disk.name)?;
     volume.secret.as_ref().map(|secret| secret.secret_name.as_str())

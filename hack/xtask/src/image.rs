@@ -107,16 +107,11 @@ fn build(bin: &Path, agent: &Path, store: &Path, work: &Path) -> anyhow::Result<
     let disk = work.join("disk.raw");
 
     println!("golden boot: the honest image on this machine's firmware and machine shape");
-    let seed = work.join("golden-seed");
-    fs::create_dir_all(&seed)?;
-    fs::write(seed.join("record-measurements"), b"")?;
     let console = work.join("golden-console.log");
     run(Command::new(bin.join("banlieue-hypervisor"))
         .arg("golden")
         .arg("--image")
         .arg(&disk)
-        .arg("--seed")
-        .arg(&seed)
         .args(["--memory", MEMORY_MIB, "--vcpus", VCPUS])
         .arg("--console")
         .arg(&console))?;
