@@ -1,0 +1,34 @@
+//! Who calls: from a bearer token to a [`Caller`], or to a [`Refusal`] that says why not.
+//!
+//! Nothing here knows Kubernetes or SPIRE. Only [`fetch`] speaks HTTP and reads a clock; everything else is a pure
+//! function of its arguments.
+//!
+//! - [`subject`]: the subject key and the username, the one place that derives either.
+//! - [`config`]: what an operator says of an issuer, and what is wrong with it.
+//! - [`caller`]: who calls, on which of the three paths. - [`refusal`]: every reason to say no, with status and code.
+//! - [`token`]: a compact JWS taken apart, strictly; a signature checked. - [`keys`]: an issuer's key set, bounded.
+//! - [`judge`](mod@judge): a verified token against its issuer's entry.
+//! - [`cache`]: when to fetch, when to wait, when to refuse. - [`fetch`]: discovery and keys over TLS.
+//!
+//! ```no_run
+//! # async fn example(issuers: Vec<banlieue_identity::Issuer>, header: Option<&str>) -> Result<(), Box<dyn std::error::Error>> {
+//! let issuers = banlieue_identity::Issuers::new(issuers)?; // once
+//! let bearer = banlieue_identity::bearer(header)?; // the Authorization header
+//! let caller = issuers.validate(bearer, std::time::SystemTime::now()).await?;
+//! println!("{} for {}", caller.key, caller.client);
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod caller;
+pub mod config;
+pub mod fetch;
+pub mod refusal;
+pub mod subject;
+pub mod token;
+
+pub use caller::{Caller, Path};
+pub use config::{Accepts, Algorithm, Apps, Issuer, Require};
+pub use fetch::{Issuers, SetupError};
+pub use refusal::{Code, Refusal, RefusalReason};
+pub use subject::SubjectKey;
