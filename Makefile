@@ -24,7 +24,7 @@ check: need-cargo ## formatting, refused dependencies, length of files, lints
 bench: need-cargo ## time to bind and writes per claim against a bare baseline in the same run
 	@$(XTASK) bench
 
-tools: need-cargo ## build the pinned Kubernetes, KubeVirt and SPIRE programs
+tools: need-cargo ## build the pinned programs: Kubernetes, KubeVirt, SPIRE, identity providers
 	@$(XTASK) tools
 
 image: need-cargo ## build the measured guest image and record its golden values

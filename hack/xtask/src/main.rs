@@ -1,7 +1,7 @@
 //! Developer commands behind the Makefile: build what is missing, run the demo, run every check and test.
 //!
 //! - `packages`: Debian packages that a stage needs
-//! - `tools`: the pinned Go programs (`hack/tools`)
+//! - `tools`, `scripts`: the pinned programs (`hack/tools`), in Go and in JavaScript
 //! - `product`: the workspace's own binaries
 //! - `image`: the guest image, its golden boot, and the local image store
 //! - `demo`: the main job, told as a person would watch it
@@ -15,6 +15,7 @@ mod demo;
 mod image;
 mod packages;
 mod product;
+mod scripts;
 mod stages;
 mod test;
 mod tools;
@@ -42,7 +43,7 @@ enum Command {
     },
     /// End the cluster that `demo --keep` left up.
     DemoDown,
-    /// Build the pinned Go programs; all of them when none is named.
+    /// Build the pinned programs; all of them when none is named.
     Tools { names: Vec<String> },
     /// Build the guest image, record its golden values, fill the local image store.
     Image,

@@ -14,6 +14,8 @@ pub enum Purpose {
     Build,
     /// The measured image and the machines that boot it.
     Machines,
+    /// npm, where no other one is in the PATH.
+    Npm,
 }
 
 /// (package, a file that shows it is there, purpose)
@@ -38,6 +40,7 @@ const PACKAGES: &[(&str, &str, Purpose)] = &[
     ("zstd", "/usr/bin/zstd", Purpose::Machines),
     ("busybox-static", "/bin/busybox", Purpose::Machines),
     ("iproute2", "/usr/sbin/ip", Purpose::Machines),
+    ("npm", "/usr/bin/npm", Purpose::Npm),
 ];
 
 /// Packages of these purposes whose file is not there, in the table's order.

@@ -16,7 +16,7 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
     stages.run("unit, property and simulation tests", || {
         product::cargo(root, &["test", "--workspace", "--lib", "--bins", "--quiet"])
     })?;
-    stages.run("pinned Go programs", || tools::ensure(root, tools::EVERYTHING).map(drop))?;
+    stages.run("pinned programs", || tools::ensure(root, tools::EVERYTHING).map(drop))?;
     stages.run("guest image and golden boot", || image::ensure(root).map(drop))?;
     stages.run("the demo, as a person runs it", || demo::run(root, false))?;
     stages.run("tests on real components", || {

@@ -1,4 +1,5 @@
-//! The pinned Go programs: reads `hack/tools/tools.toml` and builds what is missing into `target/tools/bin`.
+//! The pinned programs: reads `hack/tools/tools.toml` and builds what is missing into `target/tools/bin`. Those in Go are
+//! built here, scripts by [`crate::scripts`].
 //!
 //! A program is current while `target/tools/stamps/NAME` holds the digest of everything its build reads. A stamp is
 //! removed before its program is replaced and written after, so it never vouches for a program that it did not see.
@@ -15,11 +16,16 @@ use anyhow::{Context, bail};
 use aws_lc_rs::digest;
 use serde::Deserialize;
 
-/// Every set of programs.
-pub const EVERYTHING: &[&str] = &["control-plane", "kubevirt", "spire"];
+use crate::scripts::{Install, Script};
 
-/// Lines of Go's output that a failure shows; the log has all.
-const SHOWN: usize = 20;
+/// Every set of programs.
+pub const EVERYTHING: &[&str] = &["control-plane", "kubevirt", "spire", "identity"];
+
+/// The sets that the demo needs.
+pub const DEMO: &[&str] = &["control-plane", "kubevirt", "spire"];
+
+/// Lines of a build's output that a failure shows; the log has all.
+pub(crate) const SHOWN: usize = 20;
 
 /// More compilers than this at once gain little and cost about 0.5 GB each.
 const PARALLEL: usize = 4;
@@ -29,6 +35,7 @@ const PARALLEL: usize = 4;
 struct Manifest {
     ldflags: BTreeMap<String, Vec<String>>,
     program: Vec<Program>,
+    script: Vec<Script>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -50,18 +57,20 @@ impl Manifest {
         toml::from_str(&text).with_context(|| format!("parsing {}", file.display()))
     }
 
-    /// The programs that these names of programs or sets mean, once each, in the file's order.
-    fn select(&self, wanted: &[&str]) -> anyhow::Result<Vec<&Program>> {
-        let known: BTreeSet<&str> = self.program.iter().flat_map(|p| [p.name.as_str(), p.set.as_str()]).collect();
+    /// The programs and scripts that these names of programs or sets mean, once each, in the file's order.
+    fn select(&self, wanted: &[&str]) -> anyhow::Result<(Vec<&Program>, Vec<&Script>)> {
+        let programs = self.program.iter().map(|p| (&p.name, &p.set));
+        let scripts = self.script.iter().map(|s| (&s.name, &s.set));
+        let known: BTreeSet<&str> = programs.chain(scripts).flat_map(|(name, set)| [name.as_str(), set]).collect();
         if let Some(stranger) = wanted.iter().find(|name| !known.contains(**name)) {
             let known = known.into_iter().collect::<Vec<_>>().join(", ");
             bail!("no pinned program or set is called '{stranger}': name any of {known}");
         }
-        Ok(self
-            .program
-            .iter()
-            .filter(|p| wanted.contains(&p.name.as_str()) || wanted.contains(&p.set.as_str()))
-            .collect())
+        let is_wanted = |name: &str, set: &str| wanted.contains(&name) || wanted.contains(&set);
+        Ok((
+            self.program.iter().filter(|p| is_wanted(&p.name, &p.set)).collect(),
+            self.script.iter().filter(|s| is_wanted(&s.name, &s.set)).collect(),
+        ))
     }
 
     /// The whole value of `-ldflags` for a program of this version.
@@ -86,13 +95,13 @@ impl Manifest {
 /// Builds those of the named programs and sets that are missing or stale; returns the folder that holds them.
 pub fn ensure(root: &Path, wanted: &[&str]) -> anyhow::Result<PathBuf> {
     let manifest = Manifest::read(root)?;
-    let selected = manifest.select(wanted)?;
+    let (programs, scripts) = manifest.select(wanted)?;
     let store = Store::new(root);
     store.make_folders()?;
 
     let mut go_versions = BTreeMap::new();
     let mut builds = Vec::new();
-    for program in selected {
+    for program in programs {
         if !go_versions.contains_key(program.module.as_str()) {
             let folder = root.join("hack/tools").join(&program.module);
             go_versions.insert(program.module.as_str(), go_version(&folder)?);
@@ -100,25 +109,32 @@ pub fn ensure(root: &Path, wanted: &[&str]) -> anyhow::Result<PathBuf> {
         let go_version = go_versions.get(program.module.as_str()).map(String::as_str).unwrap_or_default();
         builds.push(Build::plan(root, &manifest, program, go_version)?);
     }
-    if builds.iter().all(|build| store.is_current(build)) {
+    let scripts = scripts.into_iter().map(|script| Install::plan(root, script)).collect::<anyhow::Result<Vec<_>>>()?;
+    if builds.iter().all(|build| store.is_current(&build.program.name, &build.stamp))
+        && scripts.iter().all(|script| store.is_current(script.name(), &script.stamp))
+    {
         return Ok(store.bin());
     }
 
     let _lock = store.lock()?;
     store.sweep();
     // Another caller may have built some of them while this one waited.
-    let stale: Vec<&Build<'_>> = builds.iter().filter(|build| !store.is_current(build)).collect();
+    let stale: Vec<&Build<'_>> =
+        builds.iter().filter(|build| !store.is_current(&build.program.name, &build.stamp)).collect();
     if stale.iter().any(|build| build.program.cgo) {
         c_compiler()?;
     }
     for build in stale {
         build.run(&store)?;
     }
+    for script in scripts.iter().filter(|script| !store.is_current(script.name(), &script.stamp)) {
+        script.run(&store)?;
+    }
     Ok(store.bin())
 }
 
 /// Folders under `target/tools`.
-struct Store {
+pub(crate) struct Store {
     folder: PathBuf,
 }
 
@@ -127,33 +143,39 @@ impl Store {
         Self { folder: root.join("target/tools") }
     }
 
-    fn bin(&self) -> PathBuf {
+    pub(crate) fn bin(&self) -> PathBuf {
         self.folder.join("bin")
     }
 
-    fn stamp(&self, name: &str) -> PathBuf {
+    pub(crate) fn stamp(&self, name: &str) -> PathBuf {
         self.folder.join("stamps").join(name)
     }
 
-    fn log(&self, name: &str) -> PathBuf {
+    pub(crate) fn log(&self, name: &str) -> PathBuf {
         self.folder.join("log").join(format!("{name}.log"))
     }
 
     /// Where a program is linked before it is renamed into place: the same file system, never in `bin`.
-    fn partial(&self, name: &str) -> PathBuf {
+    pub(crate) fn partial(&self, name: &str) -> PathBuf {
         self.folder.join("partial").join(format!("{name}.{}", std::process::id()))
+    }
+
+    /// Where a script lives with its packages.
+    pub(crate) fn script(&self, name: &str) -> PathBuf {
+        self.folder.join("scripts").join(name)
     }
 
     /// Under the lock: what is in `partial` is left from builds that were killed.
     fn sweep(&self) {
         for entry in fs::read_dir(self.folder.join("partial")).into_iter().flatten().flatten() {
             // One that will not go only takes space.
-            let _ = fs::remove_file(entry.path());
+            let _ =
+                if entry.path().is_dir() { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
         }
     }
 
     fn make_folders(&self) -> anyhow::Result<()> {
-        for name in ["bin", "stamps", "log", "partial"] {
+        for name in ["bin", "stamps", "log", "partial", "scripts"] {
             let folder = self.folder.join(name);
             fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         }
@@ -167,7 +189,7 @@ impl Store {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                println!("waiting for another process that builds the Go programs …");
+                println!("waiting for another process that builds the pinned programs …");
                 file.lock().with_context(|| format!("locking {}", path.display()))?;
             }
             Err(TryLockError::Error(error)) => {
@@ -177,10 +199,10 @@ impl Store {
         Ok(file)
     }
 
-    fn is_current(&self, build: &Build<'_>) -> bool {
-        let name = &build.program.name;
+    /// Whether a program was built from what this stamp is the digest of.
+    fn is_current(&self, name: &str, stamp: &str) -> bool {
         let recorded = fs::read_to_string(self.stamp(name)).unwrap_or_default();
-        recorded.trim_end() == build.stamp && self.bin().join(name).is_file()
+        recorded.trim_end() == stamp && self.bin().join(name).is_file()
     }
 }
 
@@ -260,7 +282,7 @@ impl<'a> Build<'a> {
 
 /// Digest, in hex, of all that decides what a build makes. Every part is preceded by its length, so that no two
 /// different inputs read the same.
-fn stamp(files: &BTreeMap<String, Vec<u8>>, arguments: &[String], cgo: bool, go_version: &str) -> String {
+pub(crate) fn stamp(files: &BTreeMap<String, Vec<u8>>, arguments: &[String], cgo: bool, go_version: &str) -> String {
     let mut context = digest::Context::new(&digest::SHA256);
     let mut part = |bytes: &[u8]| {
         context.update(&(bytes.len() as u64).to_le_bytes());
@@ -374,7 +396,7 @@ fn c_compiler() -> anyhow::Result<()> {
     }
 }
 
-fn remove_if_there(path: &Path) -> anyhow::Result<()> {
+pub(crate) fn remove_if_there(path: &Path) -> anyhow::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("removing {}", path.display()))
@@ -384,14 +406,14 @@ fn remove_if_there(path: &Path) -> anyhow::Result<()> {
 }
 
 /// "40 s", "4 min".
-fn rough(duration: Duration) -> String {
+pub(crate) fn rough(duration: Duration) -> String {
     match duration.as_secs() {
         seconds @ 0..90 => format!("{seconds} s"),
         seconds => format!("{} min", (seconds + 30) / 60),
     }
 }
 
-fn last_lines(text: &str, count: usize) -> String {
+pub(crate) fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines.get(lines.len().saturating_sub(count)..).unwrap_or_default().join("\n")
 }
@@ -455,23 +477,26 @@ mod tests {
         let manifest = Manifest::read(&root()).unwrap();
         let program = manifest.program.first().unwrap();
         let build = Build::plan(&root(), &manifest, program, "go version go1.26.8 linux/amd64").unwrap();
-        assert!(!store.is_current(&build), "neither");
+        assert!(!store.is_current(&program.name, &build.stamp), "neither");
         fs::write(store.stamp(&program.name), &build.stamp).unwrap();
-        assert!(!store.is_current(&build), "no binary");
+        assert!(!store.is_current(&program.name, &build.stamp), "no binary");
         fs::write(store.bin().join(&program.name), "").unwrap();
-        assert!(store.is_current(&build));
+        assert!(store.is_current(&program.name, &build.stamp));
         fs::write(store.stamp(&program.name), "another").unwrap();
-        assert!(!store.is_current(&build), "the stamp of another build");
+        assert!(!store.is_current(&program.name, &build.stamp), "the stamp of another build");
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn the_manifest_agrees_with_the_modules() {
         let manifest = Manifest::read(&root()).unwrap();
-        let sets: BTreeSet<&str> = manifest.program.iter().map(|p| p.set.as_str()).collect();
+        let of_scripts = manifest.script.iter().map(|s| (s.name.as_str(), s.set.as_str()));
+        let all: Vec<_> =
+            manifest.program.iter().map(|p| (p.name.as_str(), p.set.as_str())).chain(of_scripts).collect();
+        let sets: BTreeSet<&str> = all.iter().map(|(_, set)| *set).collect();
         assert_eq!(sets, EVERYTHING.iter().copied().collect());
-        let names: BTreeSet<&str> = manifest.program.iter().map(|p| p.name.as_str()).collect();
-        assert_eq!(names.len(), manifest.program.len(), "names are unique");
+        let names: BTreeSet<&str> = all.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.len(), all.len(), "names are unique");
         assert!(names.is_disjoint(&sets), "a name means a program or a set, not both");
         for program in &manifest.program {
             let go_mod = read_go_mod(&root().join("hack/tools").join(&program.module)).unwrap();
@@ -487,7 +512,7 @@ mod tests {
             let flags = manifest.linker_flags(program, version).unwrap();
             assert!(!flags.contains('{'), "{flags}");
         }
-        let apiserver = manifest.select(&["kube-apiserver"]).unwrap().pop().unwrap();
+        let apiserver = manifest.select(&["kube-apiserver"]).unwrap().0.pop().unwrap();
         let flags = manifest.linker_flags(apiserver, Some("v1.37.2")).unwrap();
         for flag in ["version.gitVersion=v1.37.2 ", "version.gitMajor=1 ", "version.gitMinor=37 "] {
             assert!(flags.contains(flag), "{flags}");
@@ -498,8 +523,10 @@ mod tests {
     fn names_and_sets_select_each_program_once() {
         let manifest = Manifest::read(&root()).unwrap();
         let names = |wanted: &[&str]| -> Vec<String> {
-            manifest.select(wanted).unwrap().iter().map(|p| p.name.clone()).collect()
+            let (programs, scripts) = manifest.select(wanted).unwrap();
+            programs.iter().map(|p| p.name.clone()).chain(scripts.iter().map(|s| s.name.clone())).collect()
         };
+        assert_eq!(names(&["identity"]), ["dex", "oidc"]);
         assert_eq!(names(&["spire-agent", "spire", "etcd"]), ["etcd", "spire-server", "spire-agent"]);
         assert!(names(&[]).is_empty());
         let error = manifest.select(&["kubelet"]).unwrap_err().to_string();

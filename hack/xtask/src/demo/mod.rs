@@ -39,7 +39,7 @@ pub fn run(root: &Path, keep: bool) -> anyhow::Result<()> {
     times.run("build what is missing", || {
         packages::ensure(&[Purpose::Build, Purpose::Machines])?;
         product::build(root)?;
-        tools::ensure(root, tools::EVERYTHING)?;
+        tools::ensure(root, tools::DEMO)?;
         image::ensure(root).map(drop)
     })?;
     let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
