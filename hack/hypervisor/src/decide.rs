@@ -236,8 +236,6 @@ fn without_machine(seen: &Seen, end: Option<&End>) -> Step {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use super::*;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
@@ -273,64 +271,69 @@ mod tests {
     use InstancePhase as P;
     use PodPhase::{Over, Pending, Running};
 
-    #[rstest]
-    // a life
-    #[case(pod(Pending), InstanceView::Unknown, Machine::Absent, Step::AdmitPod)]
-    #[case(pod(Pending), there(P::Scheduling), Machine::Absent, Step::AdmitPod)]
-    #[case(pod(Running), there(P::Scheduling), Machine::Absent, Step::Rest)]
-    #[case(pod(Running), there(P::Scheduled), Machine::Absent, Step::Start)]
-    #[case(pod(Running), there(P::Scheduled), up(), Step::ReportRunning)]
-    #[case(pod(Running), there(P::Running), up(), Step::Rest)]
-    #[case(pod(Running), there(P::Running), Machine::Ended(End::PoweredOff), Step::Wipe)]
-    #[case(pod(Running), there(P::Running), Machine::Wiped(End::PoweredOff), Step::ReportEnd(End::PoweredOff))]
-    #[case(pod(Running), there(P::Running), Machine::Wiped(failed("x")), Step::ReportEnd(failed("x")))]
-    #[case(pod(Running), there(P::Succeeded), Machine::Wiped(End::PoweredOff), Step::EndPod(End::PoweredOff))]
-    #[case(pod(Over), there(P::Succeeded), Machine::Wiped(End::PoweredOff), Step::Rest)]
-    #[case(going(Over), deleting(P::Succeeded, 0), Machine::Wiped(End::PoweredOff), Step::RemovePod)]
-    #[case(None, deleting(P::Succeeded, 0), Machine::Wiped(End::PoweredOff), Step::Forget)]
-    // deletion without grace, with pod deletion seen before or after
-    #[case(pod(Running), deleting(P::Running, 0), up(), Step::Kill(End::PoweredOff))]
-    #[case(going(Running), deleting(P::Running, 0), up(), Step::Kill(End::PoweredOff))]
-    #[case(going(Running), deleting(P::Running, 0), Machine::Wiped(End::PoweredOff), Step::ReportEnd(End::PoweredOff))]
-    #[case(going(Running), deleting(P::Succeeded, 0), Machine::Wiped(End::PoweredOff), Step::RemovePod)]
-    // deletion with grace
-    #[case(going(Running), deleting(P::Running, 10), up(), Step::PressPower)]
-    #[case(going(Running), deleting(P::Running, 10), Machine::Up { pressed: Some(NOW) }, Step::Until(at(5)))]
-    #[case(going(Running), deleting(P::Running, 3), Machine::Up { pressed: Some(NOW) }, Step::Until(at(3)))]
-    // deletion before the start
-    #[case(pod(Pending), deleting(P::Scheduling, 0), Machine::Absent, Step::AdmitPod)]
-    #[case(going(Pending), deleting(P::Scheduling, 0), Machine::Absent, Step::RemovePod)]
-    #[case(going(Running), deleting(P::Scheduled, 0), Machine::Absent, Step::ReportEnd(End::PoweredOff))]
-    // somebody deletes the pod alone
-    #[case(going(Running), there(P::Running), up(), Step::PressPower)]
-    #[case(None, there(P::Running), up(), Step::Kill(failed("its launcher pod is gone")))]
-    #[case(None, there(P::Scheduled), Machine::Absent, Step::Rest)]
-    // after a restart of the hypervisor
-    #[case(pod(Running), InstanceView::Unknown, up(), Step::Rest)]
-    #[case(pod(Running), InstanceView::Unknown, Machine::Absent, Step::LookUp)]
-    #[case(None, InstanceView::Gone, up(), Step::Kill(End::PoweredOff))]
-    #[case(None, InstanceView::Gone, Machine::Ended(failed("x")), Step::Wipe)]
-    #[case(None, InstanceView::Gone, Machine::Wiped(failed("x")), Step::Forget)]
-    #[case(pod(Running), InstanceView::Gone, Machine::Absent, Step::EndPod(End::PoweredOff))]
-    #[case(
-        pod(Running),
-        there(P::Running),
-        Machine::Absent,
-        Step::ReportEnd(failed("its machine is not on the node any more"))
-    )]
-    #[case(pod(Running), deleting(P::Running, 0), Machine::Absent, Step::ReportEnd(End::PoweredOff))]
-    #[case(pod(Running), there(P::Scheduled), Machine::Partial, Step::Start)]
-    #[case(going(Running), deleting(P::Scheduled, 0), Machine::Partial, Step::Wipe)]
-    #[case(None, InstanceView::Gone, Machine::Partial, Step::Wipe)]
-    // declared over by virt-controller (node unresponsive)
-    #[case(pod(Running), there(P::Failed), up(), Step::Kill(failed("the instance was declared over")))]
-    fn one_step(
-        #[case] pod: Option<PodView>,
-        #[case] instance: InstanceView,
-        #[case] machine: Machine,
-        #[case] expected: Step,
-    ) {
-        assert_eq!(decide(&Seen { pod, instance, machine }, NOW), expected);
+    #[test]
+    fn one_step() {
+        let table = [
+            // a life
+            (pod(Pending), InstanceView::Unknown, Machine::Absent, Step::AdmitPod),
+            (pod(Pending), there(P::Scheduling), Machine::Absent, Step::AdmitPod),
+            (pod(Running), there(P::Scheduling), Machine::Absent, Step::Rest),
+            (pod(Running), there(P::Scheduled), Machine::Absent, Step::Start),
+            (pod(Running), there(P::Scheduled), up(), Step::ReportRunning),
+            (pod(Running), there(P::Running), up(), Step::Rest),
+            (pod(Running), there(P::Running), Machine::Ended(End::PoweredOff), Step::Wipe),
+            (pod(Running), there(P::Running), Machine::Wiped(End::PoweredOff), Step::ReportEnd(End::PoweredOff)),
+            (pod(Running), there(P::Running), Machine::Wiped(failed("x")), Step::ReportEnd(failed("x"))),
+            (pod(Running), there(P::Succeeded), Machine::Wiped(End::PoweredOff), Step::EndPod(End::PoweredOff)),
+            (pod(Over), there(P::Succeeded), Machine::Wiped(End::PoweredOff), Step::Rest),
+            (going(Over), deleting(P::Succeeded, 0), Machine::Wiped(End::PoweredOff), Step::RemovePod),
+            (None, deleting(P::Succeeded, 0), Machine::Wiped(End::PoweredOff), Step::Forget),
+            // deletion without grace, with pod deletion seen before or after
+            (pod(Running), deleting(P::Running, 0), up(), Step::Kill(End::PoweredOff)),
+            (going(Running), deleting(P::Running, 0), up(), Step::Kill(End::PoweredOff)),
+            (
+                going(Running),
+                deleting(P::Running, 0),
+                Machine::Wiped(End::PoweredOff),
+                Step::ReportEnd(End::PoweredOff),
+            ),
+            (going(Running), deleting(P::Succeeded, 0), Machine::Wiped(End::PoweredOff), Step::RemovePod),
+            // deletion with grace
+            (going(Running), deleting(P::Running, 10), up(), Step::PressPower),
+            (going(Running), deleting(P::Running, 10), Machine::Up { pressed: Some(NOW) }, Step::Until(at(5))),
+            (going(Running), deleting(P::Running, 3), Machine::Up { pressed: Some(NOW) }, Step::Until(at(3))),
+            // deletion before the start
+            (pod(Pending), deleting(P::Scheduling, 0), Machine::Absent, Step::AdmitPod),
+            (going(Pending), deleting(P::Scheduling, 0), Machine::Absent, Step::RemovePod),
+            (going(Running), deleting(P::Scheduled, 0), Machine::Absent, Step::ReportEnd(End::PoweredOff)),
+            // somebody deletes the pod alone
+            (going(Running), there(P::Running), up(), Step::PressPower),
+            (None, there(P::Running), up(), Step::Kill(failed("its launcher pod is gone"))),
+            (None, there(P::Scheduled), Machine::Absent, Step::Rest),
+            // after a restart of the hypervisor
+            (pod(Running), InstanceView::Unknown, up(), Step::Rest),
+            (pod(Running), InstanceView::Unknown, Machine::Absent, Step::LookUp),
+            (None, InstanceView::Gone, up(), Step::Kill(End::PoweredOff)),
+            (None, InstanceView::Gone, Machine::Ended(failed("x")), Step::Wipe),
+            (None, InstanceView::Gone, Machine::Wiped(failed("x")), Step::Forget),
+            (pod(Running), InstanceView::Gone, Machine::Absent, Step::EndPod(End::PoweredOff)),
+            (
+                pod(Running),
+                there(P::Running),
+                Machine::Absent,
+                Step::ReportEnd(failed("its machine is not on the node any more")),
+            ),
+            (pod(Running), deleting(P::Running, 0), Machine::Absent, Step::ReportEnd(End::PoweredOff)),
+            (pod(Running), there(P::Scheduled), Machine::Partial, Step::Start),
+            (going(Running), deleting(P::Scheduled, 0), Machine::Partial, Step::Wipe),
+            (None, InstanceView::Gone, Machine::Partial, Step::Wipe),
+            // declared over by virt-controller (node unresponsive)
+            (pod(Running), there(P::Failed), up(), Step::Kill(failed("the instance was declared over"))),
+        ];
+        for (pod, instance, machine, expected) in table {
+            let seen = Seen { pod, instance, machine };
+            assert_eq!(decide(&seen, NOW), expected, "{seen:?}");
+        }
     }
 
     #[test]
