@@ -304,89 +304,51 @@ mod defaults {
 
 /// The rules that the API server checks on every claim.
 pub const RULES: &[Rule] = &[
-    Rule {
-        at: "spec",
-        field: ".poolRef",
-        rule: "self.poolRef == oldSelf.poolRef",
-        message: "poolRef is immutable: delete this claim and create one on the other pool",
-    },
-    Rule {
-        at: "spec",
-        field: ".subject",
-        rule: "self.subject == oldSelf.subject",
-        message: "subject is immutable: a claim belongs to one subject; create a new claim",
-    },
-    Rule {
-        at: "spec",
-        field: ".ttlSeconds",
-        rule: "self.ttlSeconds >= oldSelf.ttlSeconds",
-        message: "ttlSeconds may only grow: delete the claim to end it earlier",
-    },
-    Rule {
-        at: "spec",
-        field: ".bindDeadlineSeconds",
-        rule: "self.bindDeadlineSeconds == oldSelf.bindDeadlineSeconds",
-        message: "bindDeadlineSeconds is immutable: create a new claim",
-    },
-    Rule {
-        at: "spec",
-        field: ".whenEmpty",
-        rule: "self.whenEmpty == oldSelf.whenEmpty",
-        message: "whenEmpty is immutable: create a new claim",
-    },
-    Rule {
-        at: "spec",
-        field: ".priority",
-        rule: "self.priority == oldSelf.priority",
-        message: "priority is immutable: create a new claim",
-    },
-    Rule {
-        at: "spec",
-        field: ".audiences",
-        rule: "self.audiences == oldSelf.audiences",
-        message: "audiences are immutable: create a new claim",
-    },
-    Rule {
-        at: "spec",
-        field: ".workload",
-        rule: "self.workload == oldSelf.workload",
-        message: "workload is immutable: a claim runs what it was made for; create a new claim",
-    },
-    Rule {
-        at: "spec",
-        field: ".retentionSeconds",
-        rule: "self.retentionSeconds == oldSelf.retentionSeconds",
-        message: "retentionSeconds is immutable: create a new claim",
-    },
+    Rule::immutable("spec", ".poolRef", "poolRef is immutable: delete this claim and create one on the other pool"),
+    Rule::immutable("spec", ".subject", "subject is immutable: a claim belongs to one subject; create a new claim"),
+    Rule::new(
+        "spec",
+        ".ttlSeconds",
+        "self.ttlSeconds >= oldSelf.ttlSeconds",
+        "ttlSeconds may only grow: delete the claim to end it earlier",
+    ),
+    Rule::immutable("spec", ".bindDeadlineSeconds", "bindDeadlineSeconds is immutable: create a new claim"),
+    Rule::immutable("spec", ".whenEmpty", "whenEmpty is immutable: create a new claim"),
+    Rule::immutable("spec", ".priority", "priority is immutable: create a new claim"),
+    Rule::immutable("spec", ".audiences", "audiences are immutable: create a new claim"),
+    Rule::immutable(
+        "spec",
+        ".workload",
+        "workload is immutable: a claim runs what it was made for; create a new claim",
+    ),
+    Rule::immutable("spec", ".retentionSeconds", "retentionSeconds is immutable: create a new claim"),
     // The rules on status stand on the root: a rule on an optional field sees neither its addition nor its removal.
-    Rule {
-        at: "",
-        field: ".status.memberRef",
-        rule: "!has(oldSelf.status) || !has(oldSelf.status.memberRef) || (has(self.status) && has(self.status.memberRef) && self.status.memberRef == oldSelf.status.memberRef)",
-        message: "status.memberRef is set once and never changed or removed: a claim has one member; end the claim instead",
-    },
-    Rule {
-        at: "",
-        field: ".status.boundAt",
-        rule: "!has(oldSelf.status) || !has(oldSelf.status.boundAt) || (has(self.status) && has(self.status.boundAt) && self.status.boundAt == oldSelf.status.boundAt)",
-        message: "status.boundAt is set once and never changed or removed: the deadline counts from it",
-    },
-    Rule {
-        at: "",
-        field: ".status.phase",
-        rule: "!has(oldSelf.status) || !has(oldSelf.status.phase) || (has(self.status) && has(self.status.phase) && (self.status.phase == oldSelf.status.phase || oldSelf.status.phase == 'Pending' || (oldSelf.status.phase == 'Bound' && self.status.phase == 'Releasing') || (oldSelf.status.phase == 'Releasing' && self.status.phase in ['Released', 'Failed'])))",
-        message: "status.phase only moves forward (Pending, Bound, Releasing, then Released or Failed), a bound claim passes through Releasing, and a terminal phase never changes: create a new claim",
-    },
-    Rule {
-        at: "",
-        field: ".status.terminationReason",
-        rule: "!has(oldSelf.status) || !has(oldSelf.status.phase) || !(oldSelf.status.phase in ['Released', 'Failed']) || (has(oldSelf.status.terminationReason) == has(self.status.terminationReason) && (!has(oldSelf.status.terminationReason) || self.status.terminationReason == oldSelf.status.terminationReason))",
-        message: "status.terminationReason of an ended claim never changes",
-    },
-    Rule {
-        at: "status",
-        field: ".memberRef",
-        rule: "!has(self.phase) || self.phase != 'Bound' || (has(self.memberRef) && has(self.boundAt) && has(self.expiresAt))",
-        message: "a claim is Bound only together with memberRef, boundAt and expiresAt: write them in one patch",
-    },
+    Rule::write_once(
+        "",
+        ".status.memberRef",
+        "status.memberRef is set once and never changed or removed: a claim has one member; end the claim instead",
+    ),
+    Rule::write_once(
+        "",
+        ".status.boundAt",
+        "status.boundAt is set once and never changed or removed: the deadline counts from it",
+    ),
+    Rule::new(
+        "",
+        ".status.phase",
+        "!has(oldSelf.status) || !has(oldSelf.status.phase) || (has(self.status) && has(self.status.phase) && (self.status.phase == oldSelf.status.phase || oldSelf.status.phase == 'Pending' || (oldSelf.status.phase == 'Bound' && self.status.phase == 'Releasing') || (oldSelf.status.phase == 'Releasing' && self.status.phase in ['Released', 'Failed'])))",
+        "status.phase only moves forward (Pending, Bound, Releasing, then Released or Failed), a bound claim passes through Releasing, and a terminal phase never changes: create a new claim",
+    ),
+    Rule::new(
+        "",
+        ".status.terminationReason",
+        "!has(oldSelf.status) || !has(oldSelf.status.phase) || !(oldSelf.status.phase in ['Released', 'Failed']) || (has(oldSelf.status.terminationReason) == has(self.status.terminationReason) && (!has(oldSelf.status.terminationReason) || self.status.terminationReason == oldSelf.status.terminationReason))",
+        "status.terminationReason of an ended claim never changes",
+    ),
+    Rule::new(
+        "status",
+        ".memberRef",
+        "!has(self.phase) || self.phase != 'Bound' || (has(self.memberRef) && has(self.boundAt) && has(self.expiresAt))",
+        "a claim is Bound only together with memberRef, boundAt and expiresAt: write them in one patch",
+    ),
 ];

@@ -96,8 +96,11 @@ words! {
         Settled,
         /// AttestorReachable=True.
         Answering,
-        /// AttestorReachable=False.
+        /// AttestorReachable=False, and Ready=False of a pool whose members therefore cannot be attested.
         NotAnswering,
+        /// SPIRE or the broker is configured by a host name and without the peers that stand behind it, so that the
+        /// pool's NetworkPolicy cannot let members reach it. None are made.
+        EgressUndefined,
     }
 }
 
@@ -158,8 +161,6 @@ words! {
         NodeUnavailable,
         /// An operator took it out.
         Quarantined,
-        /// It serves or served its claim.
-        Spent,
         /// Agent banned, entries deleted.
         Revoked,
         /// It never attested, so there is nothing to revoke.
@@ -194,8 +195,6 @@ words! {
         QueuedBehindSubject,
         /// It waited longer than `bindDeadlineSeconds`.
         BindDeadlineExceeded,
-        /// The subject may not claim from this pool.
-        SubjectDenied,
         /// `ttlSeconds`, `retentionSeconds`, `bindDeadlineSeconds` or `priority` exceeds what the pool allows.
         TtlExceedsPool,
         /// The pool does not allow the image.

@@ -213,47 +213,36 @@ pub struct PhaseTimes {
 
 /// The rules that the API server checks on every member.
 pub const RULES: &[Rule] = &[
-    Rule {
-        at: "spec",
-        field: ".poolRef",
-        rule: "self.poolRef == oldSelf.poolRef",
-        message: "poolRef is immutable: a member stays in the pool it was made for; delete it instead",
-    },
-    Rule {
-        at: "spec",
-        field: ".revision",
-        rule: "self.revision == oldSelf.revision",
-        message: "revision is immutable: delete the member and let its pool make a new one",
-    },
-    Rule {
-        at: "spec",
-        field: ".claimRef",
-        rule: "!has(oldSelf.claimRef) || (has(self.claimRef) && self.claimRef == oldSelf.claimRef)",
-        message: "claimRef is set once and never changed or removed: a member serves one claim, delete it to end it",
-    },
+    Rule::immutable(
+        "spec",
+        ".poolRef",
+        "poolRef is immutable: a member stays in the pool it was made for; delete it instead",
+    ),
+    Rule::immutable("spec", ".revision", "revision is immutable: delete the member and let its pool make a new one"),
+    Rule::write_once(
+        "spec",
+        ".claimRef",
+        "claimRef is set once and never changed or removed: a member serves one claim, delete it to end it",
+    ),
     // The rules on status stand on the root: a rule on an optional field sees neither its addition nor its removal.
-    Rule {
-        at: "",
-        field: ".status.instanceRef",
-        rule: "!has(oldSelf.status) || !has(oldSelf.status.instanceRef) || (has(self.status) && has(self.status.instanceRef) && self.status.instanceRef == oldSelf.status.instanceRef)",
-        message: "status.instanceRef is set once and never changed or removed: a member has one instance, delete the member instead",
-    },
-    Rule {
-        at: "",
-        field: ".status.enrolment",
-        rule: "!has(oldSelf.status) || !has(oldSelf.status.enrolment) || !has(oldSelf.status.enrolment.seedDigest) || (has(self.status) && has(self.status.enrolment) && has(self.status.enrolment.seedDigest) && self.status.enrolment.seedDigest == oldSelf.status.enrolment.seedDigest)",
-        message: "status.enrolment.seedDigest is set once and never changed or removed: a member gets one seed, delete the member instead",
-    },
-    Rule {
-        at: "",
-        field: ".status.enrolment",
-        rule: "!has(oldSelf.status) || !has(oldSelf.status.enrolment) || !has(oldSelf.status.enrolment.consumedAt) || (has(self.status) && has(self.status.enrolment) && has(self.status.enrolment.consumedAt) && self.status.enrolment.consumedAt == oldSelf.status.enrolment.consumedAt)",
-        message: "status.enrolment.consumedAt is set once and never changed or removed: an enrolment is used once",
-    },
-    Rule {
-        at: "",
-        field: ".status.endorsement",
-        rule: "!has(oldSelf.status) || !has(oldSelf.status.endorsement) || (has(self.status) && has(self.status.endorsement) && self.status.endorsement == oldSelf.status.endorsement)",
-        message: "status.endorsement is pinned once and never changed or removed: a member has one endorsement key, delete the member instead",
-    },
+    Rule::write_once(
+        "",
+        ".status.instanceRef",
+        "status.instanceRef is set once and never changed or removed: a member has one instance, delete the member instead",
+    ),
+    Rule::write_once(
+        "",
+        ".status.enrolment.seedDigest",
+        "status.enrolment.seedDigest is set once and never changed or removed: a member gets one seed, delete the member instead",
+    ),
+    Rule::write_once(
+        "",
+        ".status.enrolment.consumedAt",
+        "status.enrolment.consumedAt is set once and never changed or removed: an enrolment is used once",
+    ),
+    Rule::write_once(
+        "",
+        ".status.endorsement",
+        "status.endorsement is pinned once and never changed or removed: a member has one endorsement key, delete the member instead",
+    ),
 ];

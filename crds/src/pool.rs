@@ -305,42 +305,42 @@ mod defaults {
 
 /// The rules that the API server checks on every pool.
 pub const RULES: &[Rule] = &[
-    Rule {
-        at: "spec",
-        field: ".maxReplicas",
-        rule: "self.maxReplicas >= self.warmReplicas",
-        message: "maxReplicas must be at least warmReplicas: raise maxReplicas or lower warmReplicas",
-    },
-    Rule {
-        at: "spec",
-        field: ".template.kata",
-        rule: "self.attestation.mode != 'Pod' || has(self.template.kata)",
-        message: "attestation.mode Pod is for kata templates: use mode VTPM with a kubeVirt template",
-    },
-    Rule {
-        at: "spec",
-        field: ".autoscaling",
-        rule: "!has(self.autoscaling) || self.autoscaling.maxWarm <= self.maxReplicas",
-        message: "autoscaling.maxWarm must not exceed maxReplicas: lower maxWarm or raise maxReplicas",
-    },
-    Rule {
-        at: "spec.template",
-        field: "",
-        rule: "has(self.kubeVirt) != has(self.kata)",
-        message: "template needs exactly one runtime: set either kubeVirt or kata, not both and not none",
-    },
-    Rule {
-        // On the spec, not on attestation: the API server checks defaults against the rules below them, and the default
-        // is mode VTPM without measurements, so that leaving both out asks for measurements.
-        at: "spec",
-        field: ".attestation.measurements",
-        rule: "self.attestation.mode != 'VTPM' || has(self.attestation.measurements)",
-        message: "attestation.mode VTPM needs measurements: name the ConfigMap and its sha256 in attestation.measurements",
-    },
-    Rule {
-        at: "spec.autoscaling",
-        field: ".maxWarm",
-        rule: "self.maxWarm >= self.minWarm",
-        message: "autoscaling.maxWarm must be at least minWarm: raise maxWarm or lower minWarm",
-    },
+    Rule::new(
+        "spec",
+        ".maxReplicas",
+        "self.maxReplicas >= self.warmReplicas",
+        "maxReplicas must be at least warmReplicas: raise maxReplicas or lower warmReplicas",
+    ),
+    Rule::new(
+        "spec",
+        ".template.kata",
+        "self.attestation.mode != 'Pod' || has(self.template.kata)",
+        "attestation.mode Pod is for kata templates: use mode VTPM with a kubeVirt template",
+    ),
+    Rule::new(
+        "spec",
+        ".autoscaling",
+        "!has(self.autoscaling) || self.autoscaling.maxWarm <= self.maxReplicas",
+        "autoscaling.maxWarm must not exceed maxReplicas: lower maxWarm or raise maxReplicas",
+    ),
+    Rule::new(
+        "spec.template",
+        "",
+        "has(self.kubeVirt) != has(self.kata)",
+        "template needs exactly one runtime: set either kubeVirt or kata, not both and not none",
+    ),
+    // On the spec, not on attestation: the API server checks defaults against the rules below them, and the default is
+    // mode VTPM without measurements, so that leaving both out asks for measurements.
+    Rule::new(
+        "spec",
+        ".attestation.measurements",
+        "self.attestation.mode != 'VTPM' || has(self.attestation.measurements)",
+        "attestation.mode VTPM needs measurements: name the ConfigMap and its sha256 in attestation.measurements",
+    ),
+    Rule::new(
+        "spec.autoscaling",
+        ".maxWarm",
+        "self.maxWarm >= self.minWarm",
+        "autoscaling.maxWarm must be at least minWarm: raise maxWarm or lower minWarm",
+    ),
 ];

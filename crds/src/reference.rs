@@ -84,17 +84,14 @@ fn kind(out: &mut String, crd: &CustomResourceDefinition) {
     }
     let _ = writeln!(out, "\n### {} rules\n\nWhat the API server refuses, and what it says then:\n", names.kind);
     for rule in rules(&names.kind) {
-        let at = format!("{}{}", rule.at, rule.field);
-        let at = match at.trim_start_matches('.') {
-            "" => "the whole object",
-            at => at,
-        };
+        let path = rule.path();
+        let at = if path.is_empty() { "the whole object" } else { &path };
         let _ = writeln!(out, "- `{at}`: {}", rule.message);
     }
 }
 
 /// The CEL rules of a kind.
-fn rules(kind: &str) -> &'static [crate::schema::Rule] {
+pub(crate) fn rules(kind: &str) -> &'static [crate::schema::Rule] {
     match kind {
         "VirtualMachinePool" => pool::RULES,
         "PoolMember" => member::RULES,

@@ -81,22 +81,20 @@ pub struct EndorsementReportStatus {
 
 /// The rules that the API server checks on every report.
 pub const RULES: &[Rule] = &[
-    Rule {
-        at: "",
-        field: "",
-        rule: "self.metadata.name == self.spec.instanceUid + '.' + self.spec.nodeName",
-        message: "a report must be named <spec.instanceUid>.<spec.nodeName>: change metadata.name",
-    },
-    Rule {
-        at: "spec",
-        field: "",
-        rule: "self == oldSelf",
-        message: "a report is immutable: it says what was plugged in, once; another instance needs another report",
-    },
-    Rule {
-        at: "",
-        field: ".status.endedAt",
-        rule: "!has(oldSelf.status) || !has(oldSelf.status.endedAt) || (has(self.status) && has(self.status.endedAt) && self.status.endedAt == oldSelf.status.endedAt)",
-        message: "status.endedAt is set once and never changed or removed: the key of an ended member never comes back",
-    },
+    Rule::new(
+        "",
+        "",
+        "self.metadata.name == self.spec.instanceUid + '.' + self.spec.nodeName",
+        "a report must be named <spec.instanceUid>.<spec.nodeName>: change metadata.name",
+    ),
+    Rule::immutable(
+        "spec",
+        "",
+        "a report is immutable: it says what was plugged in, once; another instance needs another report",
+    ),
+    Rule::write_once(
+        "",
+        ".status.endedAt",
+        "status.endedAt is set once and never changed or removed: the key of an ended member never comes back",
+    ),
 ];

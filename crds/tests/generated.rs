@@ -95,13 +95,9 @@ fn every_mutability_exception_names_a_field() {
         let kind = crd.spec.names.kind.clone();
         let value = serde_json::to_value(&crd).unwrap();
         let root = value.pointer("/spec/versions/0/schema/openAPIV3Schema").unwrap();
-        for (of, path, _) in mutability_exceptions().iter().filter(|(of, _, _)| *of == kind) {
+        for (of, path, _) in mutability::EXCEPTIONS.iter().filter(|(of, _, _)| *of == kind) {
             let pointer = format!("/properties/{}", path.replace('.', "/properties/"));
             assert!(root.pointer(&pointer).is_some(), "{of} has no {path}");
         }
     }
-}
-
-fn mutability_exceptions() -> &'static [(&'static str, &'static str, mutability::Mutability)] {
-    mutability::EXCEPTIONS
 }

@@ -1,5 +1,6 @@
 //! Which fields may change when. The CEL rules enforce it; the reference says it.
 
+use crate::schema::Check;
 use std::fmt;
 
 /// When a field may change.
@@ -32,25 +33,20 @@ impl fmt::Display for Mutability {
     }
 }
 
-/// What differs from the rest of its spec or status: kind, path (with everything below it), when it may change.
+/// What differs from the rest of its spec or status and is no plain write-once rule: kind, path (with everything below
+/// it), when it may change.
 pub const EXCEPTIONS: &[(&str, &str, Mutability)] = &[
-    ("PoolMember", "spec.claimRef", Mutability::Once),
-    ("PoolMember", "status.instanceRef", Mutability::Once),
-    ("PoolMember", "status.enrolment.seedDigest", Mutability::Once),
-    ("PoolMember", "status.enrolment.consumedAt", Mutability::Once),
-    ("PoolMember", "status.endorsement", Mutability::Once),
     ("VirtualMachineClaim", "spec.ttlSeconds", Mutability::Grows),
-    ("VirtualMachineClaim", "status.memberRef", Mutability::Once),
-    ("VirtualMachineClaim", "status.boundAt", Mutability::Once),
     ("VirtualMachineClaim", "status.phase", Mutability::Forward),
-    ("EndorsementReport", "status.endedAt", Mutability::Once),
 ];
 
 /// When a field of a kind may change, by its dotted path from the object's root.
 pub fn mutability(kind: &str, path: &str) -> Mutability {
-    let exception = EXCEPTIONS.iter().find(|(of, field, _)| {
-        *of == kind && path.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    });
+    let covers = |field: &str| path.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    if super::rules(kind).iter().any(|rule| rule.check == Check::WriteOnce && covers(&rule.path())) {
+        return Mutability::Once;
+    }
+    let exception = EXCEPTIONS.iter().find(|(of, field, _)| *of == kind && covers(field));
     match exception {
         Some((_, _, mutability)) => *mutability,
         None if path.starts_with("status") => Mutability::Status,
