@@ -1,0 +1,390 @@
+//! Calls to the API server, each with a deadline, each naming what it does.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use banlieue_crds::{
+    PoolMember, VirtualMachineClaim, VirtualMachineClaimStatus,
+    conditions::{self, ClaimCondition},
+    names::{API_VERSION, annotations, labels, managers},
+};
+use k8s_openapi::{
+    ByteString,
+    api::{
+        coordination::v1::{Lease, LeaseSpec},
+        core::v1::{ConfigMap, Secret},
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference},
+};
+use kube::{
+    Api, Client, Resource,
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+    core::NamespaceResourceScope,
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{grant::SECRET_KEY, record::MANAGED_BY_VALUE, slots::Taken};
+
+/// Longest time of one call.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// Name of the ConfigMap whose keys are the subjects that may not claim.
+pub const DENIED: &str = "mediatore-denied";
+/// Value of the component label on slots.
+pub const SLOT_COMPONENT: &str = "slot";
+/// Kubernetes' own label for what an object is for.
+pub const COMPONENT: &str = "app.kubernetes.io/component";
+
+/// Why a call did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The API server said no.
+    #[error("{call}: {message}")]
+    Refused {
+        /// What was asked.
+        call: String,
+        /// The HTTP status.
+        code: u16,
+        /// The API server's words.
+        message: String,
+    },
+    /// Nobody knows whether it was done.
+    #[error("{call}: no usable answer: {what}")]
+    Unknown {
+        /// What was asked.
+        call: String,
+        /// What happened.
+        what: String,
+    },
+}
+
+impl CallError {
+    /// The HTTP status of a refusal.
+    #[must_use]
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused { code, .. } => Some(*code),
+            Self::Unknown { .. } => None,
+        }
+    }
+
+    /// Fixed word for metrics.
+    #[must_use]
+    pub fn category(&self) -> &'static str {
+        match self.code() {
+            None => "unknown",
+            Some(403) => "denied",
+            Some(404) => "absent",
+            Some(409) => "conflict",
+            Some(422) => "invalid",
+            Some(_) => "refused",
+        }
+    }
+
+    /// Whether the same call may go well later without anybody changing anything.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        self.code().is_none_or(|code| code == 429 || code >= 500)
+    }
+}
+
+/// The API server. Cheap to clone.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+}
+
+async fn limited<T>(call: &str, future: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+    match tokio::time::timeout(CALL_LIMIT, future).await {
+        Err(_) => Err(CallError::Unknown { call: call.to_owned(), what: format!("none within {CALL_LIMIT:?}") }),
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(kube::Error::Api(status))) => {
+            Err(CallError::Refused { call: call.to_owned(), code: status.code, message: status.message.clone() })
+        }
+        Ok(Err(other)) => Err(CallError::Unknown { call: call.to_owned(), what: other.to_string() }),
+    }
+}
+
+/// Turns one refusal into an answer.
+fn unless<T>(code: u16, outcome: Result<T, CallError>) -> Result<Option<T>, CallError> {
+    match outcome {
+        Err(error) if error.code() == Some(code) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+fn post() -> PostParams {
+    PostParams { dry_run: false, field_manager: Some(managers::MEDIATORE.to_owned()) }
+}
+
+fn exactly(uid: Option<&str>, version: Option<&str>) -> DeleteParams {
+    DeleteParams::default().preconditions(Preconditions {
+        uid: uid.map(ToOwned::to_owned),
+        resource_version: version.map(ToOwned::to_owned),
+    })
+}
+
+impl Cluster {
+    /// Over this client.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// The client, for watches.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, CallError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let call = format!("reading {} {namespace}/{name}", K::kind(&()));
+        limited(&call, self.api::<K>(namespace).get_opt(name)).await
+    }
+
+    /// A claim as it is now.
+    ///
+    /// # Errors
+    /// When nobody can tell.
+    pub async fn claim(&self, namespace: &str, name: &str) -> Result<Option<VirtualMachineClaim>, CallError> {
+        self.get(namespace, name).await
+    }
+
+    /// A member as it is now.
+    ///
+    /// # Errors
+    /// When nobody can tell.
+    pub async fn member(&self, namespace: &str, name: &str) -> Result<Option<PoolMember>, CallError> {
+        self.get(namespace, name).await
+    }
+
+    /// Whether the API server has a member of this uid: a list, for the rare peer that no watch knows.
+    ///
+    /// # Errors
+    /// When nobody can tell.
+    pub async fn has_member(&self, namespace: &str, uid: &str) -> Result<bool, CallError> {
+        let call = format!("listing members in {namespace}");
+        let list = limited(&call, self.api::<PoolMember>(namespace).list_metadata(&Default::default())).await?;
+        Ok(list.items.iter().any(|member| member.metadata.uid.as_deref() == Some(uid)))
+    }
+
+    /// Makes a claim; nothing when one of that name is there.
+    ///
+    /// # Errors
+    /// When the API server refuses, or nobody knows.
+    pub async fn create_claim(&self, claim: &VirtualMachineClaim) -> Result<Option<VirtualMachineClaim>, CallError> {
+        let (namespace, name) = place(claim);
+        let call = format!("creating claim {namespace}/{name}");
+        unless(409, limited(&call, self.api::<VirtualMachineClaim>(namespace).create(&post(), claim)).await)
+    }
+
+    /// Asks for a claim's end, in exactly this life of its name. Being gone already is fine.
+    ///
+    /// # Errors
+    /// When it may still be there.
+    pub async fn release(&self, namespace: &str, name: &str, uid: &str) -> Result<(), CallError> {
+        let call = format!("releasing claim {namespace}/{name}");
+        let outcome =
+            limited(&call, self.api::<VirtualMachineClaim>(namespace).delete(name, &exactly(Some(uid), None))).await;
+        match outcome {
+            // 409: another life of the name, so this one is gone.
+            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// The sealed grant of a claim, if there is one.
+    ///
+    /// # Errors
+    /// When nobody can tell.
+    pub async fn sealed_grant(&self, namespace: &str, claim_uid: &str) -> Result<Option<Vec<u8>>, CallError> {
+        let secret: Option<Secret> = self.get(namespace, &grant_name(claim_uid)).await?;
+        Ok(secret.and_then(|secret| secret.data?.remove(SECRET_KEY)).map(|ByteString(bytes)| bytes))
+    }
+
+    /// Stores the sealed grant of a claim, which owns it. One that is there stays, and is for the caller to look at.
+    ///
+    /// # Errors
+    /// When it may not be there.
+    pub async fn create_grant(&self, claim: &VirtualMachineClaim, sealed: Vec<u8>) -> Result<(), CallError> {
+        let (namespace, name) = place(claim);
+        let uid = claim.metadata.uid.clone().unwrap_or_default();
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(grant_name(&uid)),
+                labels: Some(ours("grant")),
+                owner_references: Some(vec![OwnerReference {
+                    api_version: API_VERSION.to_owned(),
+                    kind: "VirtualMachineClaim".to_owned(),
+                    name: name.to_owned(),
+                    uid,
+                    controller: Some(true),
+                    block_owner_deletion: None,
+                }]),
+                ..ObjectMeta::default()
+            },
+            data: Some([(SECRET_KEY.to_owned(), ByteString(sealed))].into()),
+            immutable: Some(true),
+            type_: Some("Opaque".to_owned()),
+            ..Secret::default()
+        };
+        let call = format!("storing the grant of claim {namespace}/{name}");
+        unless(409, limited(&call, self.api::<Secret>(namespace).create(&post(), &secret)).await).map(drop)
+    }
+
+    /// Takes a slot for a claim; nothing when somebody has it.
+    ///
+    /// # Errors
+    /// When nobody knows; then the slot may be taken.
+    pub async fn take_slot(&self, namespace: &str, slot: &str, claim: &str) -> Result<Option<Taken>, CallError> {
+        let lease = Lease {
+            metadata: ObjectMeta {
+                name: Some(slot.to_owned()),
+                labels: Some(ours(SLOT_COMPONENT)),
+                ..ObjectMeta::default()
+            },
+            spec: Some(holder(claim)),
+        };
+        let call = format!("taking slot {namespace}/{slot}");
+        let made = unless(409, limited(&call, self.api::<Lease>(namespace).create(&post(), &lease)).await)?;
+        Ok(made.and_then(|lease| taken(&lease)))
+    }
+
+    /// Takes over the slot that an earlier attempt for the same claim left; nothing when it is not that claim's (any
+    /// more). It has a new version afterwards, so whoever is about to sweep it does not.
+    ///
+    /// # Errors
+    /// When nobody knows.
+    pub async fn retake_slot(&self, namespace: &str, slot: &str, claim: &str) -> Result<Option<Taken>, CallError> {
+        let Some(mut lease) = self.get::<Lease>(namespace, slot).await? else { return Ok(None) };
+        if lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()) != Some(claim) {
+            return Ok(None);
+        }
+        lease.spec = Some(holder(claim));
+        let call = format!("retaking slot {namespace}/{slot}");
+        let outcome = limited(&call, self.api::<Lease>(namespace).replace(slot, &post(), &lease)).await;
+        match outcome {
+            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(None),
+            other => other.map(|lease| taken(&lease)),
+        }
+    }
+
+    /// Frees a slot, if it is still as it was taken.
+    ///
+    /// # Errors
+    /// When it may still be there.
+    pub async fn free_slot(&self, namespace: &str, slot: &Taken) -> Result<(), CallError> {
+        let call = format!("freeing slot {namespace}/{}", slot.name);
+        let params = exactly(Some(&slot.uid), Some(&slot.version));
+        match limited(&call, self.api::<Lease>(namespace).delete(&slot.name, &params)).await {
+            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Writes mediatore's part of a claim's status as `status` has it, on exactly the version that was read. Nothing
+    /// when another write came first.
+    ///
+    /// # Errors
+    /// When the API server refuses, or nobody knows.
+    pub async fn report(
+        &self,
+        claim: &VirtualMachineClaim,
+        status: &VirtualMachineClaimStatus,
+    ) -> Result<Option<VirtualMachineClaim>, CallError> {
+        let (namespace, name) = place(claim);
+        let mine = [ClaimCondition::IdentityReady, ClaimCondition::WorkloadRunning];
+        let kept: Vec<_> =
+            mine.iter().filter_map(|kind| conditions::find(&status.conditions, kind.as_str()).cloned()).collect();
+        let mut part = json!({ "workload": status.workload, "conditions": kept });
+        if let (Some(id), Some(part)) = (&status.spiffe_id, part.as_object_mut()) {
+            part.insert("spiffeId".to_owned(), Value::from(id.as_str()));
+        }
+        let patch = json!({
+            "apiVersion": API_VERSION, "kind": "VirtualMachineClaim",
+            "metadata": { "name": name, "uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version },
+            "status": part,
+        });
+        let call = format!("reporting on claim {namespace}/{name}");
+        let params = PatchParams::apply(managers::MEDIATORE).force();
+        let api = self.api::<VirtualMachineClaim>(namespace);
+        unless(409, limited(&call, api.patch_status(name, &params, &Patch::Apply(patch))).await)
+    }
+
+    /// Quarantines a member.
+    ///
+    /// # Errors
+    /// When it may not be done.
+    pub async fn quarantine(&self, namespace: &str, member: &str, reason: &str) -> Result<(), CallError> {
+        let call = format!("quarantining member {namespace}/{member}");
+        let patch = json!({ "metadata": { "annotations": { annotations::QUARANTINE: reason } } });
+        let api = self.api::<PoolMember>(namespace);
+        limited(&call, api.patch(member, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
+    }
+
+    /// Denies a subject in a namespace, by its key.
+    ///
+    /// # Errors
+    /// When it may not be done.
+    pub async fn deny(&self, namespace: &str, subject: &str, reason: &str) -> Result<(), CallError> {
+        let api = self.api::<ConfigMap>(namespace);
+        let map = ConfigMap {
+            metadata: ObjectMeta { name: Some(DENIED.to_owned()), ..ObjectMeta::default() },
+            data: Some([(subject.to_owned(), reason.to_owned())].into()),
+            ..ConfigMap::default()
+        };
+        let call = format!("denying a subject in {namespace}");
+        if unless(409, limited(&call, api.create(&post(), &map)).await)?.is_some() {
+            return Ok(());
+        }
+        let patch = json!({ "data": { subject: reason } });
+        limited(&call, api.patch(DENIED, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
+    }
+
+    /// All claims of a namespace, live.
+    ///
+    /// # Errors
+    /// When nobody can tell.
+    pub async fn claims(&self, namespace: &str) -> Result<Vec<VirtualMachineClaim>, CallError> {
+        let call = format!("listing claims in {namespace}");
+        Ok(limited(&call, self.api::<VirtualMachineClaim>(namespace).list(&Default::default())).await?.items)
+    }
+}
+
+/// Name of the Secret with a claim's grant. By uid: a name's earlier life may have left one.
+#[must_use]
+pub fn grant_name(claim_uid: &str) -> String {
+    format!("grant-{claim_uid}")
+}
+
+/// Namespace and name.
+pub(crate) fn place(claim: &VirtualMachineClaim) -> (&str, &str) {
+    (claim.metadata.namespace.as_deref().unwrap_or_default(), claim.metadata.name.as_deref().unwrap_or_default())
+}
+
+fn ours(component: &str) -> BTreeMap<String, String> {
+    [(labels::MANAGED_BY.to_owned(), MANAGED_BY_VALUE.to_owned()), (COMPONENT.to_owned(), component.to_owned())].into()
+}
+
+fn holder(claim: &str) -> LeaseSpec {
+    let now = MicroTime(jiff::Timestamp::now());
+    LeaseSpec { holder_identity: Some(claim.to_owned()), renew_time: Some(now), ..LeaseSpec::default() }
+}
+
+/// A slot as its Lease is now.
+pub(crate) fn taken(lease: &Lease) -> Option<Taken> {
+    Some(Taken {
+        name: lease.metadata.name.clone()?,
+        uid: lease.metadata.uid.clone()?,
+        version: lease.metadata.resource_version.clone()?,
+    })
+}

@@ -1,0 +1,110 @@
+use std::path::PathBuf;
+
+use super::*;
+
+const GOOD: &str = "
+trust_domain: banlieue.local
+cluster: local
+namespaces: [sandboxes, more]
+listeners:
+  user: {address: '127.0.0.1:8443', tls: {certificate_file: /a, key_file: /b}}
+  sandbox: {address: '127.0.0.1:8444'}
+issuers:
+- {name: idp, url: 'https://idp.example', client_id: broker-client, accepts: access_token, clients: [cli], require: {scope: sandbox.access}}
+audiences:
+- {id: 'api://trading-data', backend: sts, max_ttl: 600, endpoints: ['trading.example:443'], apps: [app-1]}
+sealing_keys:
+- {id: k1, file: /keys/k1}
+sts: {issuer: 'https://mediatore.example', key_files: [/keys/sts]}
+spire: {server: 'spire:8081', workload_api: 'unix:///run/spire/agent.sock'}
+";
+
+fn problems(edit: impl Fn(&str) -> String) -> String {
+    Config::parse(&edit(GOOD)).map(|_| String::new()).unwrap_or_else(|problems| problems.join("\n"))
+}
+
+#[test]
+fn a_good_one_has_no_problem() {
+    assert_eq!(problems(ToOwned::to_owned), "");
+    let config = Config::parse(GOOD).unwrap();
+    assert_eq!(config.audience("api://trading-data").unwrap().max_ttl, 600);
+    assert!(config.audience("api://trading-data/").is_none());
+}
+
+#[test]
+fn every_problem_is_said_at_once() {
+    let said = problems(|good| {
+        good.replace("cluster: local", "cluster: Not A Label\nnonsense: 1")
+            .replace("max_ttl: 600", "max_ttl: 6000")
+            .replace("id: k1", "id: k1, colour: red")
+            .replace("trading.example:443", "trading.example")
+            .replace("sandboxes, more", "sandboxes, sandboxes")
+    });
+    for part in ["cluster: ", "nonsense: there is no such key", "sealing_keys[0]: unknown field `colour`"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let said = problems(|good| {
+        good.replace("max_ttl: 600", "max_ttl: 6000")
+            .replace("trading.example:443", "trading.example")
+            .replace("sandboxes, more", "sandboxes, sandboxes")
+            .replace("api://trading-data", "api://broker-client")
+    });
+    for part in ["max_ttl", "is not host:port", "stands there twice", "the client id of issuer idp"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+}
+
+#[test]
+fn reserved_audiences_are_refused_however_they_are_written() {
+    for id in [
+        "mediatore",
+        "api://mediatore",
+        "API://Mediatore/",
+        "broker-client",
+        "api://broker-client",
+        "https://idp.example",
+        "https://idp.example/",
+        "https://kubernetes.default.svc",
+        "https://kubernetes.default.svc.cluster.local",
+        "https://mediatore.example",
+        "spiffe://banlieue.local/mediatore",
+    ] {
+        let said = problems(|good| good.replace("api://trading-data", id));
+        assert!(said.contains("is reserved"), "{id}: {said}");
+    }
+}
+
+#[test]
+fn what_is_not_built_says_so() {
+    for backend in ["entra-obo", "dex-refresh"] {
+        let said = problems(|good| good.replace("backend: sts", &format!("backend: {backend}")));
+        assert!(said.contains(&format!("backend {backend} is not built into this version")), "{said}");
+    }
+    assert!(problems(|good| format!("{good}\negress: {{}}")).contains("egress: there is no such key"));
+}
+
+#[test]
+fn bearer_tokens_in_the_clear_are_a_choice() {
+    let bare = |good: &str| good.replace(", tls: {certificate_file: /a, key_file: /b}", "");
+    assert!(problems(bare).contains("needs tls, or behind_proxy"));
+    assert_eq!(problems(|good| bare(good).replace("8443'", "8443', behind_proxy: true")), "");
+}
+
+#[test]
+fn files_are_looked_into_without_showing_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &[u8]| {
+        let path: PathBuf = dir.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    };
+    assert!(sealing_key(&file("hex", "0f".repeat(32).as_bytes())).is_ok());
+    assert!(sealing_key(&file("line", format!("{}\n", "0f".repeat(32)).as_bytes())).is_ok());
+    assert!(sealing_key(&file("raw", &[7; 32])).is_ok());
+    let error = sealing_key(&file("short", b"swordfish")).unwrap_err().to_string();
+    assert!(error.contains("32 bytes") && !error.contains("swordfish"), "{error}");
+    let pair = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    assert!(signing_key(&file("p256", pair.as_bytes())).is_ok());
+    let other = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap().serialize_pem();
+    assert!(signing_key(&file("ed", other.as_bytes())).unwrap_err().to_string().contains("P-256"));
+}

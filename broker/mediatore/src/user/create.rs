@@ -1,0 +1,285 @@
+//! Making a claim, step by step. Each step can be the last one before a crash, and a retry with the same key goes on
+//! from there:
+//!
+//! 1. look for the claim that an earlier attempt made; its whole content must be what this request asks for;
+//! 2. take a slot ([`slots`]): the atomic step that keeps the limit;
+//! 3. make the claim, which notes its slot;
+//! 4. seal the grant, which needs the claim's uid.
+//!
+//! What is left over from a request that is never retried, the [keeper](crate::claims::keeper) tidies up.
+
+use std::sync::Arc;
+
+use axum::{body::Body, extract::State, response::Response};
+use banlieue_crds::{VirtualMachineClaim, VirtualMachinePool, claim::Subject};
+use banlieue_identity::{Caller, Path};
+use http::{HeaderMap, StatusCode};
+
+use super::{
+    auth::Authenticated,
+    pools::may_claim,
+    wire::{ClaimRequest, ClaimResponse},
+};
+use crate::{
+    audit::Entry,
+    broker::Broker,
+    claims::{
+        cluster::place,
+        lend,
+        name::{self, IdempotencyKey},
+        record::{self, Wanted},
+        slots::{self, Plan, Taken},
+    },
+    config::Config,
+    http::{
+        answer::{Code, Failure, json},
+        body,
+    },
+};
+
+/// Seconds that a claim lasts when its request does not say.
+const DEFAULT_TTL: u32 = 3600;
+
+/// `POST /v1/claims`.
+///
+/// # Errors
+/// As documented in the route table.
+pub async fn post(
+    State(broker): State<Arc<Broker>>,
+    headers: HeaderMap,
+    who: Authenticated,
+    body: Body,
+) -> Result<Response, Failure> {
+    let outcome = take(&broker, &headers, &who.caller, body).await;
+    let entry = Entry { peer: who.peer.clone(), ..Entry::about("claim", Some(&who.caller)) };
+    match outcome {
+        Ok((claim, reason)) => {
+            let (namespace, name) = place(&claim);
+            broker.audit.write(&Entry {
+                outcome: "allowed",
+                reason,
+                claim: Some(format!("{namespace}/{name}")),
+                claim_uid: claim.metadata.uid.as_deref(),
+                ..entry
+            });
+            Ok(json(StatusCode::CREATED, &ClaimResponse::of(&claim)))
+        }
+        Err(failure) => {
+            broker.audit.write(&Entry { outcome: "denied", reason: failure.reason, ..entry });
+            Err(failure)
+        }
+    }
+}
+
+type Outcome = Result<(VirtualMachineClaim, &'static str), Failure>;
+
+async fn take(broker: &Broker, headers: &HeaderMap, caller: &Caller, body: Body) -> Outcome {
+    let key = idempotency_key(headers)?;
+    let request: ClaimRequest = body::read(body, broker.body_limits()).await?;
+    request.check()?;
+    if let Some(why) = broker.store.unfilled() {
+        return Err(Failure::new(Code::Unavailable, why));
+    }
+    let default = broker.store.namespaces().next().unwrap_or_default();
+    let pool_ref = request.pool_ref.clone();
+    let (namespace, name) = pool_ref.split_once('/').unwrap_or((default, &pool_ref));
+    let pool = broker.store.pool(namespace, name).filter(|pool| may_claim(&broker.config, caller, pool));
+    let pool = pool.ok_or_else(|| {
+        let detail = format!("there is no pool {pool_ref} that you may claim from; see GET /v1/pools");
+        Failure::new(Code::PoolNotFound, detail)
+    })?;
+    let wanted = wanted(&broker.config, caller, &pool, namespace, name, request)?;
+    let making = Making { broker, caller, wanted, subject: record::subject(caller), keyed: key.is_some() };
+    making.make(&pool, key).await
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Failure> {
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let key = IdempotencyKey::parse(value.as_bytes()).filter(|_| values.next().is_none());
+    let wrong =
+        || Failure::new(Code::InvalidRequest, "Idempotency-Key: must be 1 to 255 visible ASCII characters, once");
+    key.map(Some).ok_or_else(wrong)
+}
+
+/// What a request asks for, as far as the pool allows it.
+///
+/// # Errors
+/// `invalid_ttl`, `image_denied`, `unknown_audience`, `forbidden`, `invalid_request`.
+pub fn wanted(
+    config: &Config,
+    caller: &Caller,
+    pool: &VirtualMachinePool,
+    namespace: &str,
+    name: &str,
+    request: ClaimRequest,
+) -> Result<Wanted, Failure> {
+    let policy = &pool.spec.claim_policy;
+    let ttl_seconds = request.ttl_seconds.unwrap_or(DEFAULT_TTL.min(policy.max_ttl_seconds));
+    if ttl_seconds > policy.max_ttl_seconds {
+        let detail = format!("ttl_seconds: pool {namespace}/{name} allows at most {}", policy.max_ttl_seconds);
+        return Err(Failure::new(Code::InvalidTtl, detail));
+    }
+    if !policy.allows_image(&request.workload.image) {
+        let digest = if policy.require_digest { ", by digest (…@sha256:…)" } else { "" };
+        let allowed = policy.allowed_images.join(", ");
+        let detail = format!("workload.image: pool {namespace}/{name} allows [{allowed}]{digest}");
+        return Err(Failure::new(Code::ImageDenied, detail));
+    }
+    for id in &request.audiences {
+        let known = config.audience(id).filter(|_| policy.allowed_audiences.contains(id));
+        let Some(audience) = known else {
+            let detail = format!("audiences: there is no audience {id:?} for pool {namespace}/{name}");
+            return Err(Failure::new(Code::UnknownAudience, detail));
+        };
+        // Such tokens carry nobody's rights but the service's, so each service is listed.
+        if caller.path == Path::Service && !audience.apps.iter().any(|app| *app == caller.id || *app == caller.client) {
+            let detail = format!("audiences: {id:?} is not for this service; have it listed under the audience's apps");
+            return Err(Failure::new(Code::Forbidden, detail).because("app_not_listed"));
+        }
+    }
+    if request.refresh_token.is_some() {
+        let detail = "refresh_token: no audience of this claim takes one; leave it out";
+        return Err(Failure::new(Code::InvalidRequest, detail));
+    }
+    Ok(Wanted {
+        namespace: namespace.to_owned(),
+        pool: name.to_owned(),
+        ttl_seconds,
+        audiences: request.audiences,
+        workload: request.workload.workload()?,
+        max_bind_deadline: policy.max_bind_deadline_seconds,
+        max_retention: policy.max_retention_seconds,
+    })
+}
+
+/// One request on its way.
+struct Making<'a> {
+    broker: &'a Broker,
+    caller: &'a Caller,
+    wanted: Wanted,
+    subject: Subject,
+    keyed: bool,
+}
+
+impl Making<'_> {
+    async fn make(&self, pool: &VirtualMachinePool, key: Option<IdempotencyKey>) -> Outcome {
+        let cluster = &self.broker.cluster;
+        let name = match &key {
+            Some(key) => name::of_key(&self.caller.key, &self.subject.azp, key),
+            None => name::random(rand_bytes()?),
+        };
+        if self.keyed {
+            // A key belongs to one claim, in whichever namespace its pool is.
+            for namespace in self.broker.store.namespaces() {
+                if let Some(found) = cluster.claim(namespace, &name).await? {
+                    return self.adopt(found).await;
+                }
+            }
+        }
+        let slot = self.slot(pool, &name).await?;
+        let claim = record::claim(&name, &self.wanted, self.subject.clone(), &slot.note());
+        match cluster.create_claim(&claim).await {
+            Ok(Some(made)) => {
+                self.broker.grants.give(cluster, self.caller, &made).await?;
+                Ok((made, "made"))
+            }
+            Ok(None) => {
+                // Another attempt with the same key was faster.
+                let found = cluster.claim(&self.wanted.namespace, &name).await?;
+                let noted = found.as_ref().and_then(Taken::noted);
+                if noted.is_none_or(|noted| noted.name != slot.name) {
+                    cluster.free_slot(&self.wanted.namespace, &slot).await?;
+                }
+                match found {
+                    Some(found) => self.adopt(found).await,
+                    None => Err(Failure::new(Code::Unavailable, "an earlier claim of this key just ended; try again")),
+                }
+            }
+            Err(error) => {
+                // When nobody knows whether the claim was made, its slot stays; the keeper finds out.
+                if error.code().is_some() {
+                    let freed = cluster.free_slot(&self.wanted.namespace, &slot).await;
+                    tracing::debug!(?freed, "the slot of a claim that was refused");
+                }
+                let call = error.to_string();
+                Err(match error.code() {
+                    Some(400 | 422) => Failure::new(Code::InvalidRequest, call).because("api_refused"),
+                    Some(403) => Failure::new(Code::Forbidden, call).because("api_refused"),
+                    _ => error.into(),
+                })
+            }
+        }
+    }
+
+    /// The answer that an earlier attempt made, if it is one to this request.
+    async fn adopt(&self, found: VirtualMachineClaim) -> Outcome {
+        if place(&found).0 != self.wanted.namespace || !record::answers(&found, &self.wanted, &self.subject) {
+            let detail = "this Idempotency-Key was used for another request; take a new key for a new request";
+            return Err(Failure::new(Code::IdempotencyConflict, detail));
+        }
+        // Nothing is granted to what is over.
+        if !lend::is_ending(&found) && self.broker.grants.of(&self.broker.cluster, &found).await?.is_none() {
+            self.broker.grants.give(&self.broker.cluster, self.caller, &found).await?;
+        }
+        Ok((found, "retried"))
+    }
+
+    /// Takes a slot.
+    async fn slot(&self, pool: &VirtualMachinePool, claim: &str) -> Result<Taken, Failure> {
+        let (cluster, namespace) = (&self.broker.cluster, self.wanted.namespace.as_str());
+        let limit = pool.spec.claim_policy.max_claims_per_subject;
+        let share = self.broker.config.limits.agent_share_percent;
+        let mut held = self.broker.store.held(namespace, &self.wanted.pool, &self.caller.key);
+        let name = |index| {
+            slots::name(&self.wanted.pool, &self.caller.key, index)
+                .ok_or_else(|| Failure::new(Code::InvalidRequest, "pool_ref: the pool's name is too long for claims"))
+        };
+        let full = || {
+            let whose = if self.caller.path == Path::AgentForPerson { "agents of this subject" } else { "one subject" };
+            let detail = format!(
+                "pool {namespace}/{} allows {limit} claims of one subject, and no more of {whose} now; release one",
+                self.wanted.pool
+            );
+            Failure::new(Code::TooManyClaims, detail)
+        };
+        loop {
+            let indices = match slots::plan(limit, share, self.caller.path, &held, claim) {
+                Plan::Full => return Err(full()),
+                Plan::Reuse(index) => {
+                    if let Some(taken) = cluster.retake_slot(namespace, &name(index)?, claim).await? {
+                        return Ok(taken);
+                    }
+                    // The view was old: that slot is not ours.
+                    held.remove(&index);
+                    continue;
+                }
+                Plan::Try(indices) => indices,
+            };
+            for index in indices {
+                let slot = name(index)?;
+                if let Some(taken) = cluster.take_slot(namespace, &slot, claim).await? {
+                    return Ok(taken);
+                }
+                // Perhaps by an earlier attempt that the watch has not shown yet.
+                if self.keyed
+                    && let Some(taken) = cluster.retake_slot(namespace, &slot, claim).await?
+                {
+                    return Ok(taken);
+                }
+            }
+            return Err(full());
+        }
+    }
+}
+
+/// Randomness of the operating system.
+pub(crate) fn rand_bytes<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes)
+        .map_err(|_| Failure::new(Code::Unavailable, "there is no randomness to be had; try again"))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;
