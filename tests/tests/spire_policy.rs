@@ -139,7 +139,7 @@ async fn main() {
 }
 
 const ATTESTOR: &str = "/banlieue/attestor-controller";
-const MEDIATORE: &str = "/banlieue/broker";
+const MEDIATORE: &str = "/mediatore";
 const OTHER: &str = "/somebody/else";
 
 async fn attestor(world: &World) {

@@ -173,6 +173,11 @@ pub fn spire_server(trust_domain: &TrustDomain) -> SpiffeId {
     SpiffeId::build(trust_domain, "/spire/server")
 }
 
+/// mediatore, towards guests, workloads and SPIRE: `spiffe://<td>/mediatore`.
+pub fn mediatore(trust_domain: &TrustDomain) -> SpiffeId {
+    SpiffeId::build(trust_domain, "/mediatore")
+}
+
 /// What one of our SPIFFE ids names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {

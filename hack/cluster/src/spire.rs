@@ -162,8 +162,8 @@ plugins {{
 /// The policy and its data, as `charts/banlieue/files/spire-policy-data.json` has it for another trust domain.
 fn opa(policy: &Path, folder: &Path, settings: &Settings) -> Result<String> {
     let Settings { trust_domain, cluster, .. } = settings;
-    let caller = |name: &str, role: &str| serde_json::json!({ "id": format!("spiffe://{trust_domain}/banlieue/{name}"), "role": role, "cluster": cluster });
-    let callers = [caller("attestor-controller", "attestor"), caller("broker", "mediatore")];
+    let caller = |path: &str, role: &str| serde_json::json!({ "id": format!("spiffe://{trust_domain}/{path}"), "role": role, "cluster": cluster });
+    let callers = [caller("banlieue/attestor-controller", "attestor"), caller("mediatore", "mediatore")];
     let data = folder.join("policy-data.json");
     pki::write(&data, &serde_json::json!({ "banlieue": { "callers": callers } }).to_string())?;
     Ok(format!(
@@ -221,9 +221,9 @@ plugins {{
 /// One entry for each program of ours that speaks to SPIRE's server.
 async fn entries(processes: &Processes, settings: &Settings, server: &Path, socket: &str, token: &str) -> Result<()> {
     let parent = format!("spiffe://{}/spire/agent/join_token/{token}", settings.trust_domain);
-    for (name, binary) in [("attestor-controller", "banlieue-attestor"), ("broker", "mediatore")] {
-        let id = format!("spiffe://{}/banlieue/{name}", settings.trust_domain);
-        let path = format!("unix:path:{}", processes.dir.join("bin").join(binary).display());
+    for (path, binary) in [("banlieue/attestor-controller", "banlieue-attestor"), ("mediatore", "mediatore")] {
+        let id = format!("spiffe://{}/{path}", settings.trust_domain);
+        let program = format!("unix:path:{}", processes.dir.join("bin").join(binary).display());
         let args = [
             "entry",
             "create",
@@ -234,10 +234,10 @@ async fn entries(processes: &Processes, settings: &Settings, server: &Path, sock
             "-spiffeID",
             &id,
             "-selector",
-            &path,
+            &program,
             "-admin",
         ];
-        processes.run(&format!("spire-entry-{name}"), server, args).await?;
+        processes.run(&format!("spire-entry-{binary}"), server, args).await?;
     }
     Ok(())
 }
