@@ -39,7 +39,7 @@ async fn the_trust_bundle_is_in_its_config_map_and_infrastructure_gets_identitie
             }
         }
     };
-    assert!(fetched.contains("spiffe://banlieue.local/banlieue/broker"), "{fetched}");
+    assert!(fetched.contains("spiffe://banlieue.local/mediatore"), "{fetched}");
     let refused = fetch(&cluster, "fetch-other", &agent).await.unwrap_err();
     assert!(refused.contains("no identity issued"), "{refused}");
 
