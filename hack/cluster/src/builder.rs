@@ -185,7 +185,8 @@ fn fail(dir: &std::path::Path, supervisor: Supervisor) {
     drop(supervisor);
 }
 
-fn fresh() -> Result<PathBuf> {
+/// A new directory, short enough for sockets in it.
+pub(crate) fn fresh() -> Result<PathBuf> {
     // Unix sockets allow 107 bytes for their whole path: a long TMPDIR is no place for them.
     let parent = std::env::temp_dir();
     let parent = if parent.as_os_str().len() > 40 { PathBuf::from("/tmp") } else { parent };

@@ -9,6 +9,8 @@ use crate::audit::Audit;
 use crate::builder::Builder;
 use crate::error::{Error, Result};
 use crate::identity::{self, Identities, Identity};
+use crate::idp::{self, DexConfig, OidcConfig, Provider};
+use crate::probe;
 use crate::process::{Processes, until};
 use crate::product::Product;
 use crate::settings::Settings;
@@ -126,6 +128,17 @@ impl Cluster {
         Audit::read(&self.dir.join("audit.log"))
     }
 
+    /// The metrics of one of our programs ([`crate::component`]), as a scraper gets them.
+    ///
+    /// # Errors
+    /// When it was not started here, or does not answer.
+    pub async fn metrics(&self, component: &str) -> Result<String> {
+        let missing = || Error::Missing(format!("{component} serves no metrics in this cluster"));
+        let address = self.processes.flag(component, "--metrics").ok_or_else(missing)?;
+        let client = probe::client(&format!("http://{address}"), None).ok_or_else(missing)?;
+        probe::text(&client, "/metrics").await.ok_or_else(missing)
+    }
+
     /// Talks to the supervisor, for processes of a test's own.
     #[must_use]
     pub fn supervisor(&self) -> &SupervisorClient {
@@ -179,6 +192,22 @@ impl Cluster {
     /// When it does not become ready.
     pub async fn start_attestor_controller(&self) -> Result<()> {
         self.product().attestor_controller().await
+    }
+
+    /// Starts an OpenID provider. Give another `name` to start several.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub async fn start_oidc(&self, config: OidcConfig) -> Result<Provider> {
+        idp::oidc(&self.processes, config).await
+    }
+
+    /// Starts Dex. Give another `name` to start several.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub async fn start_dex(&self, config: DexConfig) -> Result<Provider> {
+        idp::dex(&self.processes, config).await
     }
 
     fn product(&self) -> Product<'_> {

@@ -22,3 +22,7 @@ pub const HYPERVISOR: &str = "banlieue-hypervisor";
 pub const CONTROLLER: &str = "banlieue-controller";
 /// The attestor controller.
 pub const ATTESTOR_CONTROLLER: &str = "banlieue-attestor-controller";
+/// `oidc-provider`, unless its configuration names it otherwise.
+pub const OIDC: &str = "oidc";
+/// Dex, unless its configuration names it otherwise.
+pub const DEX: &str = "dex";

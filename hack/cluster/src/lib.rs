@@ -11,6 +11,7 @@
 //! # }
 //! ```
 //! [`Builder`] says which parts; `control_plane`, `kubevirt`, `spire` and `product` know how each is started;
+//! [`idp`] starts identity providers and logs people in;
 //! `process` waits for readiness; `pki` and [`identity`] say who is who; `apply` brings manifests in; [`audit`] reads
 //! back who did what. Everything runs under one `banlieue-supervisor` and ends with it.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -23,6 +24,7 @@ pub mod component;
 mod control_plane;
 mod error;
 pub mod identity;
+pub mod idp;
 mod kubevirt;
 mod namespaces;
 mod pki;
@@ -41,6 +43,7 @@ pub use builder::Builder;
 pub use cluster::{Cluster, down};
 pub use error::{Error, Result};
 pub use identity::Identity;
+pub use idp::Provider;
 pub use namespaces::ISSUER;
 pub use progress::Progress;
 pub use settings::Settings;

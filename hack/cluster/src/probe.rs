@@ -13,8 +13,12 @@ pub(crate) fn client(url: &str, authority: Option<&[u8]>) -> Option<Client> {
     Client::try_from(config).ok()
 }
 
+/// The body that a GET of `path` is answered with.
+pub(crate) async fn text(client: &Client, path: &str) -> Option<String> {
+    client.request_text(Request::get(path).body(Vec::new()).ok()?).await.ok()
+}
+
 /// Whether a GET of `path` is answered with success.
 pub(crate) async fn answers(client: &Client, path: &str) -> bool {
-    let Ok(request) = Request::get(path).body(Vec::new()) else { return false };
-    client.request_text(request).await.is_ok()
+    text(client, path).await.is_some()
 }

@@ -93,6 +93,14 @@ impl Processes {
         self.started.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
     }
 
+    /// The value that a component was given for one of its flags.
+    pub fn flag(&self, name: &str, flag: &str) -> Option<String> {
+        let started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let argv = &started.get(name)?.argv;
+        let at = argv.iter().position(|it| it == flag)?;
+        argv.get(at + 1).cloned()
+    }
+
     /// Reports a step's beginning and, when it went well, its end.
     pub async fn step<T>(&self, name: &str, act: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
         let begun = Instant::now();

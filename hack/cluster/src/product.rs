@@ -95,6 +95,9 @@ impl Product<'_> {
         args.extend(["--system-namespace".into(), "banlieue-system".into()]);
         args.extend(["--bundle-configmap".into(), "spire-bundle".into()]);
         args.extend(["--spire-server".into(), GUEST_SPIRE.into()]);
+        // The supervisor never runs two of one name, so one that starts again takes its own lease at once.
+        args.extend(["--identity".into(), component::CONTROLLER.into()]);
+        args.extend(["--agent-ttl-seconds".into(), self.settings.agent_ttl.as_secs().to_string()]);
         self.serve(component::CONTROLLER, &program, &Identity::Controller, args).await
     }
 

@@ -47,10 +47,10 @@ export class Directory {
     this.generations.set(id, this.generation(id) + 1);
   }
 
-  // The resource that a scope parameter names, as Entra reads "api://name/scope".
+  // The resource that a scope parameter names, as Entra reads "api://name/scope"; known or not.
   resourceOf(scope = '') {
-    const words = scope.split(' ');
-    return [...this.resources.keys()].find((id) => words.some((word) => word.startsWith(`${id}/`)));
+    const word = scope.split(' ').find((it) => /^[a-z]+:\/\//.test(it));
+    return word && ([...this.resources.keys()].find((id) => word.startsWith(`${id}/`)) ?? word);
   }
 
   // What an application may ask a person for on a resource, as words of a scope parameter.

@@ -25,11 +25,12 @@ function removeWhere(test) {
   return removed;
 }
 
-// Ends what a person is logged in with. Returns how many refresh tokens there were.
+// Ends what a person is logged in with. Returns how many refresh tokens were good until now.
 export function forget(accountId) {
-  const refresh = removeWhere((key, it) => key.startsWith('RefreshToken:') && it.accountId === accountId);
+  const good = ([key, it]) => key.startsWith('RefreshToken:') && it.accountId === accountId && !it.consumed;
+  const ended = [...entries].filter(good).length;
   removeWhere((_, it) => it.accountId === accountId);
-  return refresh;
+  return ended;
 }
 
 export class Store {
