@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::identity::{self, Identities, Identity};
 use crate::idp::{self, DexConfig, OidcConfig, Provider};
 use crate::probe;
-use crate::probe;
 use crate::process::{Processes, until};
 use crate::product::Product;
 use crate::settings::Settings;
@@ -127,17 +126,6 @@ impl Cluster {
     /// When it cannot be read.
     pub fn audit(&self) -> Result<Audit> {
         Audit::read(&self.dir.join("audit.log"))
-    }
-
-    /// The metrics of one of our programs ([`crate::component`]), as a scraper gets them.
-    ///
-    /// # Errors
-    /// When it was not started here, or does not answer.
-    pub async fn metrics(&self, component: &str) -> Result<String> {
-        let missing = || Error::Missing(format!("{component} serves no metrics in this cluster"));
-        let address = self.processes.flag(component, "--metrics").ok_or_else(missing)?;
-        let client = probe::client(&format!("http://{address}"), None).ok_or_else(missing)?;
-        probe::text(&client, "/metrics").await.ok_or_else(missing)
     }
 
     /// The metrics of one of our programs ([`crate::component`]), as a scraper gets them.
