@@ -58,7 +58,9 @@ pub async fn fill(stage: &mut Stage) -> anyhow::Result<String> {
         .await?;
     let pool = stage.watch.pools.get(&name).await.context("reading the pool")?;
     if let Some((state, reason, message)) = condition(&pool.status.unwrap_or_default().conditions, "Ready") {
-        stage.watch.say(&format!("pool Ready={state} ({reason}): {message}"));
+        // A pool that is as it should be has nothing to add.
+        let more = if message.is_empty() { message } else { format!(": {message}") };
+        stage.watch.say(&format!("pool Ready={state} ({reason}){more}"));
     }
     facts(stage, &name).await?;
     Ok(name)
