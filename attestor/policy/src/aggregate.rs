@@ -10,13 +10,20 @@ use banlieue_tpm::pcr::{PcrValue, QUOTED, extend};
 const ALGORITHM: &[u8] = b"sha256:\0";
 const NAME: &[u8] = b"boot_aggregate\0";
 
-/// What PCR 10 may be, for these values of the others: with the template `ima-sig`, and with `ima-ng`.
-pub(crate) fn values(pcrs: &[PcrValue; QUOTED]) -> [PcrValue; 2] {
+/// What PCR 10 may be, for these values of the others: one for each of [`entries`].
+#[must_use]
+pub fn values(pcrs: &[PcrValue; QUOTED]) -> [PcrValue; 2] {
+    entries(pcrs).map(|entry| extend(&[0; 32], &entry))
+}
+
+/// What the kernel extends into PCR 10, for these values of the others: with the template `ima-sig`, and with `ima-ng`.
+#[must_use]
+pub fn entries(pcrs: &[PcrValue; QUOTED]) -> [[u8; 32]; 2] {
     let (measured, _) = pcrs.split_at(10);
     let digest = [ALGORITHM, &sha256(&[measured.as_flattened()])].concat();
     let ng = [field(&digest), field(NAME)].concat();
     let sig = [ng.as_slice(), &field(&[])].concat();
-    [sig, ng].map(|entry| extend(&[0; 32], &sha256(&[&entry])))
+    [sig, ng].map(|entry| sha256(&[&entry]))
 }
 
 fn field(bytes: &[u8]) -> Vec<u8> {

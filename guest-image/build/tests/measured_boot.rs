@@ -18,7 +18,7 @@ use banlieue_image::{
     tamper,
     tree::Programs,
 };
-use banlieue_policy::record::record;
+use banlieue_policy::{golden, record::record};
 use banlieue_tpm::{
     eventlog::EventLog,
     pcr::{PcrValue, QUOTED},
@@ -81,8 +81,8 @@ fn console(image: &[u8], seed: BTreeMap<String, Vec<u8>>) -> Vec<u8> {
 /// Boots `image` and gives what it measured, and its console.
 fn boot(image: &[u8]) -> ([PcrValue; QUOTED], EventLog, Vec<u8>) {
     let console = console(image, record_measurements());
-    let (pcrs, log) = light::read(&console).unwrap();
-    (pcrs, EventLog::parse(&log).unwrap(), console)
+    let evidence = golden::read(&console).unwrap();
+    (evidence.pcrs, evidence.log, console)
 }
 
 fn predicted(image: &[u8]) -> Prediction {

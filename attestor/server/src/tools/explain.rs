@@ -1,9 +1,8 @@
 //! `banlieue-attestor explain`: an event log as people read it.
 
 use anyhow::{Context, Result};
+use banlieue_policy::golden::read;
 use banlieue_tpm::eventlog::{EventLog, explain as print};
-
-use super::evidence;
 
 /// Prints a log: as the firmware wrote it, or inside a golden boot's evidence.
 ///
@@ -12,7 +11,7 @@ use super::evidence;
 pub fn explain(bytes: &[u8]) -> Result<String> {
     let log = match EventLog::parse(bytes) {
         Ok(log) => log,
-        Err(error) => match evidence::read(bytes) {
+        Err(error) => match read(bytes) {
             Ok(evidence) => evidence.log,
             Err(_) => return Err(error).context("this is neither an event log nor the evidence of a golden boot"),
         },

@@ -3,10 +3,9 @@
 use anyhow::{Context, Result};
 use banlieue_policy::{
     document::MAX_DOCUMENT,
+    golden::read,
     record::{Predictions, record},
 };
-
-use super::evidence;
 
 /// Makes the document.
 ///
@@ -14,7 +13,7 @@ use super::evidence;
 /// When the boot and the predictions do not fit together, or either is unreadable.
 pub fn golden(console: &[u8], predictions: &[u8]) -> Result<String> {
     let predictions = Predictions::parse(predictions, MAX_DOCUMENT).context("the predictions")?;
-    let evidence = evidence::read(console)?;
+    let evidence = read(console)?;
     let measurements = record(&predictions, &evidence.pcrs, &evidence.log)?;
     Ok(measurements.to_yaml()?)
 }
