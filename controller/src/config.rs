@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use banlieue_protocol::names::{Cluster, TrustDomain};
-use banlieue_protocol::seed::HostPort;
+use banlieue_protocol::seed::{AGENT_TTL_SECONDS, HostPort, MAX_AGENT_TTL_SECONDS};
 use clap::{Parser, Subcommand};
 
 use crate::runtime::Issuer;
@@ -48,6 +48,11 @@ pub struct RunArgs {
     /// Broker as members reach it, host:port.
     #[arg(long, env = "BANLIEUE_BROKER", value_parser = host_port)]
     pub broker: Option<HostPort>,
+    /// Life of agents' SVIDs, as SPIRE's server is configured (agent_ttl): a guest whose identity does not come back for
+    /// so long powers off.
+    #[arg(long, env = "BANLIEUE_AGENT_TTL_SECONDS", default_value_t = AGENT_TTL_SECONDS,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_AGENT_TTL_SECONDS)))]
+    pub agent_ttl_seconds: u32,
     /// ConfigMap of the system namespace that holds SPIRE's trust bundle under the key bundle.crt.
     #[arg(long, env = "BANLIEUE_BUNDLE_CONFIGMAP", default_value = "spire-bundle")]
     pub bundle_configmap: String,
@@ -75,6 +80,7 @@ impl RunArgs {
             cluster: self.cluster.clone(),
             spire_server: self.spire_server.clone(),
             broker: self.broker.clone(),
+            agent_ttl_seconds: self.agent_ttl_seconds,
         }
     }
 

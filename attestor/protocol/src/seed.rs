@@ -22,6 +22,10 @@ pub const RECORD_MEASUREMENTS: &str = "record-measurements";
 pub const MAX_BYTES: usize = 64 * 1024;
 /// Most bytes in `bundle.pem`.
 pub const MAX_BUNDLE: usize = 48 * 1024;
+/// `agent-ttl` of a seed that has none, in seconds: what SPIRE's configuration of this product says by default.
+pub const AGENT_TTL_SECONDS: u32 = 600;
+/// Most seconds in `agent-ttl`: a day.
+pub const MAX_AGENT_TTL_SECONDS: u32 = 24 * 3600;
 
 /// Key and file names.
 pub mod key {
@@ -47,9 +51,23 @@ pub mod key {
     pub const SPIRE_SERVER: &str = "spire-server";
     /// Broker as `host:port`, or empty.
     pub const BROKER: &str = "broker";
+    /// Life of an agent's SVID, as SPIRE is configured: whole seconds. The only key that may be absent.
+    pub const AGENT_TTL: &str = "agent-ttl";
     /// All of them, sorted.
-    pub const ALL: [&str; 11] =
-        [BROKER, BUNDLE, CLUSTER, EXPIRES_AT, ISSUED_AT, MEMBER, NAMESPACE, SECRET, SPIRE_SERVER, TRUST_DOMAIN, UID];
+    pub const ALL: [&str; 12] = [
+        AGENT_TTL,
+        BROKER,
+        BUNDLE,
+        CLUSTER,
+        EXPIRES_AT,
+        ISSUED_AT,
+        MEMBER,
+        NAMESPACE,
+        SECRET,
+        SPIRE_SERVER,
+        TRUST_DOMAIN,
+        UID,
+    ];
 }
 
 /// A seed as stored: key to bytes. Sorted by key, which is the order [`seed_digest`] needs.
@@ -199,10 +217,13 @@ pub struct Seed {
     pub spire_server: HostPort,
     /// Broker as the guest reaches it; none yet when absent.
     pub broker: Option<HostPort>,
+    /// Life of an agent's SVID in seconds, 1 to [`MAX_AGENT_TTL_SECONDS`]: a guest whose identity does not come back
+    /// for so long ends.
+    pub agent_ttl_seconds: u32,
 }
 
 impl Seed {
-    /// Reads a seed. Every key must be there, no other may, values have no blanks or newline around them.
+    /// Reads a seed. Every key but `agent-ttl` must be there, no other may, values have no blanks or newline around them.
     pub fn parse(map: &SeedMap) -> Result<Self, SeedError> {
         let size: usize = map.iter().map(|(name, value)| name.len().saturating_add(value.len())).sum();
         if size > MAX_BYTES {
@@ -227,6 +248,10 @@ impl Seed {
             broker: value(map, key::BROKER, "host:port, or empty", |v| {
                 if v.is_empty() { Some(None) } else { HostPort::parse(v).map(Some) }
             })?,
+            agent_ttl_seconds: match map.contains_key(key::AGENT_TTL) {
+                true => value(map, key::AGENT_TTL, "whole seconds, 1 to 86400", agent_ttl)?,
+                false => AGENT_TTL_SECONDS,
+            },
         };
         if seed.expires_at <= seed.issued_at {
             return Err(SeedError::Value { key: key::EXPIRES_AT, rule: "later than \"issued-at\"" });
@@ -249,6 +274,7 @@ impl Seed {
             (key::BUNDLE, self.bundle_pem.clone()),
             (key::SPIRE_SERVER, self.spire_server.to_string()),
             (key::BROKER, self.broker.as_ref().map(ToString::to_string).unwrap_or_default()),
+            (key::AGENT_TTL, self.agent_ttl_seconds.to_string()),
         ]
         .into_iter()
         .map(|(name, text)| (name.to_owned(), text.into_bytes()))
@@ -304,6 +330,12 @@ fn time(value: &str) -> Option<Timestamp> {
     (whole_seconds(at) == value).then_some(at)
 }
 
+/// One spelling only: no sign, no leading zero.
+fn agent_ttl(value: &str) -> Option<u32> {
+    let seconds: u32 = value.parse().ok()?;
+    (1..=MAX_AGENT_TTL_SECONDS).contains(&seconds).then_some(seconds).filter(|seconds| seconds.to_string() == value)
+}
+
 fn bundle(value: &str) -> Option<String> {
     let sound = value.len() <= MAX_BUNDLE
         && value.bytes().all(|c| c == b'\n' || (b' '..=b'~').contains(&c))
@@ -328,6 +360,7 @@ mod tests {
             bundle_pem: "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n".into(),
             spire_server: HostPort::parse("10.0.2.2:8081").unwrap(),
             broker: None,
+            agent_ttl_seconds: 90,
         }
     }
 
@@ -366,7 +399,10 @@ mod tests {
         for name in key::ALL {
             let mut without = map.clone();
             without.remove(name);
-            assert_eq!(Seed::parse(&without), Err(SeedError::Missing(name)));
+            match name {
+                key::AGENT_TTL => assert_eq!(Seed::parse(&without).unwrap().agent_ttl_seconds, AGENT_TTL_SECONDS),
+                _ => assert_eq!(Seed::parse(&without), Err(SeedError::Missing(name))),
+            }
             let mut trailing = map.clone();
             trailing.get_mut(name).unwrap().push(if name == key::BUNDLE { 0 } else { b'\n' });
             assert!(Seed::parse(&trailing).is_err(), "{name} with a trailing byte");
@@ -392,6 +428,12 @@ mod tests {
             (key::SPIRE_SERVER, "host:0"),
             (key::SPIRE_SERVER, "host:080"),
             (key::SPIRE_SERVER, "host:65536"),
+            (key::AGENT_TTL, ""),
+            (key::AGENT_TTL, "0"),
+            (key::AGENT_TTL, "090"),
+            (key::AGENT_TTL, "+90"),
+            (key::AGENT_TTL, "90s"),
+            (key::AGENT_TTL, "86401"),
             (key::SPIRE_SERVER, "ho st:1"),
             (key::SPIRE_SERVER, "https://host:1"),
             (key::SPIRE_SERVER, "[::g]:1"),

@@ -54,6 +54,8 @@ pub struct Issuer {
     pub spire_server: HostPort,
     /// Broker as the guest reaches it.
     pub broker: Option<HostPort>,
+    /// Life of agents' SVIDs in seconds, as SPIRE is configured.
+    pub agent_ttl_seconds: u32,
 }
 
 /// Builds a member's Secret: immutable, owned by the member.
@@ -80,6 +82,7 @@ pub fn seed_secret(
         bundle_pem,
         spire_server: issuer.spire_server.clone(),
         broker: issuer.broker.clone(),
+        agent_ttl_seconds: issuer.agent_ttl_seconds,
     };
     let data: BTreeMap<String, ByteString> =
         seed.to_map().into_iter().map(|(key, value)| (key, ByteString(value))).collect();
@@ -135,6 +138,7 @@ mod tests {
             cluster: Cluster::parse("local").unwrap(),
             spire_server: HostPort::parse("127.0.0.1:8081").unwrap(),
             broker: None,
+            agent_ttl_seconds: 600,
         }
     }
 

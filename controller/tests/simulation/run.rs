@@ -348,6 +348,7 @@ impl Run {
                     cluster: Cluster::parse("local").unwrap(),
                     spire_server: HostPort::parse("10.0.2.100:8081").unwrap(),
                     broker: None,
+                    agent_ttl_seconds: 600,
                 },
                 bundle: ObjectKey::new("banlieue-system", "spire-bundle"),
                 tuning: Tuning::default(),

@@ -1,10 +1,10 @@
 //! From the kernel's hand-over to a running guest: the stages of boot, each entered only from the one before.
 
-use banlieue_protocol::{names, seed::Seed};
+use banlieue_protocol::seed::Seed;
 use thiserror::Error;
 
 use crate::{
-    agent, clock, console, evidence, life, network, power,
+    agent, clock, console, evidence, guard, network, power,
     seed_volume::{self, Volume},
     system,
 };
@@ -30,9 +30,9 @@ pub enum Error {
     /// See [`agent::Error`].
     #[error(transparent)]
     Agent(#[from] agent::Error),
-    /// The event loop could not be made.
-    #[error("cannot start the event loop: {0}")]
-    Loop(std::io::Error),
+    /// See [`guard::Error`].
+    #[error(transparent)]
+    Guard(#[from] guard::Error),
 }
 
 /// Where a boot stands.
@@ -48,8 +48,8 @@ pub enum Stage {
     Seeded(Box<Seed>),
     /// Network and clock work.
     Online(Box<Seed>),
-    /// Everything is up: the guest's life begins.
-    Living(Box<Seed>),
+    /// Everything is up: the guest agent's life begins.
+    Living,
     /// There is nothing more to do, for this reason.
     Over(String),
 }
@@ -83,13 +83,9 @@ pub fn step(stage: Stage) -> Result<Stage, Error> {
         }
         Stage::Online(seed) => {
             agent::prepare(&seed)?;
-            Stage::Living(seed)
+            Stage::Living
         }
-        Stage::Living(seed) => {
-            let own = names::node(&seed.trust_domain, &seed.uid);
-            drop(seed);
-            Stage::Over(crate::run::live(own, life::Life::new(std::time::Instant::now()))?)
-        }
+        Stage::Living => Stage::Over(guard::keep()?),
         Stage::Over(why) => power::off(&why),
     })
 }

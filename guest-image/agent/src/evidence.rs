@@ -1,9 +1,8 @@
 //! A golden recording: what this boot measured, on the serial console, for a person to approve.
 
-use std::{collections::BTreeMap, fs::File, io::Read, path::Path};
+use std::{fs::File, io::Read, path::Path};
 
-use base64::{Engine, engine::general_purpose::STANDARD};
-use serde::Serialize;
+use banlieue_policy::golden::{self, EvidenceError};
 use thiserror::Error;
 
 /// The firmware's event log, as the kernel shows it.
@@ -18,31 +17,25 @@ pub enum Error {
     /// The kernel shows no TPM, or not this part of it.
     #[error("cannot read {0}: {1}. Is there a vTPM?")]
     Read(String, std::io::Error),
-    /// Packing failed.
-    #[error("cannot pack the evidence: {0}")]
-    Pack(std::io::Error),
+    /// The kernel shows something else than a digest.
+    #[error("{0} is no SHA-256 value")]
+    Value(String),
+    /// See [`EvidenceError`].
+    #[error(transparent)]
+    Evidence(#[from] EvidenceError),
 }
 
-#[derive(Serialize)]
-struct Evidence {
-    /// PCR index to lower-case hexadecimal, SHA-256 bank, 0 to 15.
-    pcrs: BTreeMap<u8, String>,
-    /// Base64 of the event log.
-    eventlog: String,
-}
-
-/// The line `BANLIEUE-EVIDENCE <base64 of zstd of JSON>`.
+/// The line that the golden tool reads.
 pub fn line() -> Result<String, Error> {
-    let mut pcrs = BTreeMap::new();
-    for index in 0..16 {
+    let mut pcrs = [[0; 32]; 16];
+    for (index, value) in pcrs.iter_mut().enumerate() {
         let path = format!("{PCRS}/{index}");
-        let value = std::fs::read_to_string(&path).map_err(|e| Error::Read(path, e))?;
-        pcrs.insert(index, value.trim().to_ascii_lowercase());
+        match std::fs::read_to_string(&path) {
+            Ok(text) => hex::decode_to_slice(text.trim(), value).map_err(|_| Error::Value(path))?,
+            Err(e) => return Err(Error::Read(path, e)),
+        }
     }
-    let eventlog = STANDARD.encode(read_bounded(Path::new(EVENT_LOG))?);
-    let json = serde_json::to_vec(&Evidence { pcrs, eventlog }).map_err(|e| Error::Pack(e.into()))?;
-    let packed = zstd::bulk::compress(&json, 3).map_err(Error::Pack)?;
-    Ok(format!("BANLIEUE-EVIDENCE {}\n", STANDARD.encode(packed)))
+    Ok(golden::line(&pcrs, &read_bounded(Path::new(EVENT_LOG))?)?)
 }
 
 fn read_bounded(path: &Path) -> Result<Vec<u8>, Error> {

@@ -1,6 +1,8 @@
-//! banlieue-guest: the first process in the VM, from boot to power-off.
+//! banlieue-guest: the first process in the VM, from boot to power-off, and the guest agent, which it starts.
 //!
-//! - [`boot`]: the stages of boot. [`life`]: what is decided after it; [`run`] carries it out.
+//! - [`boot`]: the stages of boot, all in the first process. [`guard`]: what it does after them: expects the guest agent's
+//!   heartbeat, and powers off without.
+//! - [`life`]: what the guest agent decides; [`run`] carries it out.
 //! - [`system`], [`seed_volume`], [`clock`], [`network`]: what boot sets up.
 //! - [`agent`], [`identity`]: the SPIRE agent beside us and what it gives us.
 //! - [`evidence`]: a golden recording in place of a life.
@@ -11,6 +13,7 @@ pub mod boot;
 pub mod clock;
 pub mod console;
 pub mod evidence;
+pub mod guard;
 pub mod identity;
 pub mod life;
 pub mod network;

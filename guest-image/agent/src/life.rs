@@ -34,8 +34,6 @@ pub enum Act {
     PowerOff(String),
 }
 
-/// How long a guest lives without identity: the TTL of agent SVIDs. After that nobody would accept it anyway.
-pub const AGENT_TTL: Duration = Duration::from_secs(600);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// An agent that ran this long was healthy: its end starts the pauses over.
@@ -59,18 +57,21 @@ pub struct Life {
     identity: Identity,
     agent: Agent,
     pause: Duration,
+    agent_ttl: Duration,
 }
 
 impl Life {
-    /// A guest that is about to start its first agent.
-    pub fn new(now: Instant) -> Self {
-        Self { identity: Identity::Waiting { since: now }, agent: Agent::Down { until: now }, pause: FIRST_PAUSE }
+    /// A guest that is about to start its first agent. It lives without identity for `agent_ttl`, the life of agents'
+    /// SVIDs, and no longer: after that nobody would accept it anyway.
+    pub fn new(now: Instant, agent_ttl: Duration) -> Self {
+        let (identity, agent) = (Identity::Waiting { since: now }, Agent::Down { until: now });
+        Self { identity, agent, pause: FIRST_PAUSE, agent_ttl }
     }
 
     /// When to send [`Event::Time`] at the latest.
     pub fn wake_at(&self) -> Option<Instant> {
         let identity = match self.identity {
-            Identity::Waiting { since } => Some(since + AGENT_TTL),
+            Identity::Waiting { since } => Some(since + self.agent_ttl),
             Identity::Holding => None,
         };
         let agent = match self.agent {
@@ -110,8 +111,8 @@ impl Life {
             Event::Time => {}
         }
         match self.identity {
-            Identity::Waiting { since } if now.saturating_duration_since(since) >= AGENT_TTL => {
-                acts.push(Act::PowerOff(format!("no node identity for {} s", AGENT_TTL.as_secs())));
+            Identity::Waiting { since } if now.saturating_duration_since(since) >= self.agent_ttl => {
+                acts.push(Act::PowerOff(format!("no node identity for {} s", self.agent_ttl.as_secs())));
                 return acts;
             }
             _ => {}
@@ -132,10 +133,11 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const AGENT_TTL: Duration = Duration::from_secs(600);
 
     fn started() -> (Life, Instant) {
         let now = Instant::now();
-        let mut life = Life::new(now);
+        let mut life = Life::new(now, AGENT_TTL);
         assert_eq!(life.step(Event::Time, now), [Act::StartAgent]);
         (life, now)
     }

@@ -10,8 +10,9 @@ use rustix::system::{RebootCommand, reboot};
 
 use crate::console;
 
-/// Powers the machine off, saying why. Does not return; should the kernel refuse, the first process ends, which is a
-/// kernel panic and so (`panic=1`) a reset, after which attestation refuses this guest for ever.
+/// Powers the machine off, saying why. Does not return; should the kernel refuse, the process ends. The first process then
+/// sees that the guest agent is gone and tries itself; its own end is a kernel panic and so (`panic=1`) a reset, after
+/// which attestation refuses this guest for ever.
 pub fn off(why: &str) -> ! {
     console::say(format_args!("powering off: {why}"));
     let _ = rustix::termios::tcdrain(std::io::stdout());

@@ -1,29 +1,71 @@
-//! Carries out what [`crate::life`] decides: starts agents, reaps processes, listens for events.
+//! The guest agent's process: carries out what [`crate::life`] decides, starts SPIRE agents, listens for events, and beats.
 
-use std::time::Instant;
+use std::{
+    fs::File,
+    io::Write,
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
 
-use banlieue_protocol::names::SpiffeId;
-use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
+use banlieue_protocol::names::{self, SpiffeId};
+use rustix::{
+    fs::{OFlags, fcntl_setfl},
+    process::{Pid, WaitOptions, wait},
+};
+use thiserror::Error;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
+    time::{MissedTickBehavior, interval},
 };
 
 use crate::{
-    agent,
-    boot::Error,
-    console, identity,
+    agent, console,
+    guard::{self, describe},
+    identity,
     life::{Act, Event, Life},
-    power,
+    power, seed_volume,
 };
 
-/// Lives until there is a reason to power off, which is returned. `own` is the guest agent's SPIFFE id.
-pub fn live(own: SpiffeId, life: Life) -> Result<String, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Loop)?;
-    runtime.block_on(run(own, life))
+/// Why a guest agent cannot go on. Always fatal.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// See [`seed_volume::Error`].
+    #[error(transparent)]
+    Seed(#[from] seed_volume::Error),
+    /// See [`agent::Error`].
+    #[error(transparent)]
+    Agent(#[from] agent::Error),
+    /// The event loop could not be made.
+    #[error("cannot start the event loop: {0}")]
+    Loop(std::io::Error),
+    /// The pipe to the first process cannot be used.
+    #[error("cannot beat: {0}")]
+    Heart(std::io::Error),
 }
 
-async fn run(own: SpiffeId, mut life: Life) -> Result<String, Error> {
+/// Lives until there is a reason to power off, which is returned.
+///
+/// # Errors
+/// What the agent needs is not there.
+pub fn live() -> Result<String, Error> {
+    let heart = heart()?;
+    let seed = seed_volume::kept()?;
+    let own = names::node(&seed.trust_domain, &seed.uid);
+    let life = Life::new(Instant::now(), Duration::from_secs(seed.agent_ttl_seconds.into()));
+    drop(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Loop)?;
+    runtime.block_on(run(own, life, heart))
+}
+
+/// The pipe that the first process listens on. A beat that finds it full is not waited for.
+fn heart() -> Result<File, Error> {
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned().map_err(Error::Heart)?;
+    fcntl_setfl(&stdin, OFlags::NONBLOCK).map_err(|e| Error::Heart(e.into()))?;
+    Ok(stdin.into())
+}
+
+async fn run(own: SpiffeId, mut life: Life, mut heart: File) -> Result<String, Error> {
     // Before the first child: a SIGCHLD that nobody listens for would be lost.
     let mut child = signal(SignalKind::child()).map_err(Error::Loop)?;
     let (send, mut events) = mpsc::channel(16);
@@ -32,6 +74,9 @@ async fn run(own: SpiffeId, mut life: Life) -> Result<String, Error> {
 
     let mut agent: Option<Pid> = None;
     let mut event = Event::Time;
+    // In the loop that decides, so that an agent that hangs does not beat.
+    let mut beat = interval(guard::BEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         for act in life.step(event, Instant::now()) {
             match act {
@@ -48,6 +93,10 @@ async fn run(own: SpiffeId, mut life: Life) -> Result<String, Error> {
             let far = tokio::time::Instant::now() + std::time::Duration::from_secs(3600);
             tokio::select! {
                 Some(event) = events.recv() => break event,
+                _ = beat.tick() => {
+                    // A full pipe holds beats that nobody has read yet; a closed one means that the kernel has panicked.
+                    let _ = heart.write(b".");
+                }
                 _ = child.recv() => {
                     if let Some(how) = reap(agent) {
                         agent = None;
@@ -60,7 +109,7 @@ async fn run(own: SpiffeId, mut life: Life) -> Result<String, Error> {
     }
 }
 
-/// Collects every process that ended, orphans too, as the first process must. How the agent ended, if it did.
+/// Collects every process of ours that ended. How the SPIRE agent ended, if it did.
 fn reap(agent: Option<Pid>) -> Option<String> {
     let mut ended = None;
     while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
@@ -69,14 +118,6 @@ fn reap(agent: Option<Pid>) -> Option<String> {
         }
     }
     ended
-}
-
-fn describe(status: WaitStatus) -> String {
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => format!("exit {code}"),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => "unknown".to_owned(),
-    }
 }
 
 fn listen_for_buttons(events: &mpsc::Sender<Event>) {

@@ -78,6 +78,14 @@ pub fn read() -> Result<Volume, Error> {
     Ok(Volume::Enrol(Box::new(seed)))
 }
 
+/// The seed that [`read`] left, for the guest agent.
+///
+/// # Errors
+/// It is not there any more, or was changed.
+pub fn kept() -> Result<Seed, Error> {
+    Ok(Seed::parse(&collect(Path::new(SEED))?)?)
+}
+
 fn find() -> Result<PathBuf, Error> {
     let start = Instant::now();
     loop {
