@@ -27,7 +27,7 @@ macro_rules! reasons {
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
             /// The label.
-            pub fn as_str(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
         }

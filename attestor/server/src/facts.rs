@@ -155,6 +155,6 @@ pub struct Enrolment {
 pub struct KeyElsewhere {
     /// Another living member it is pinned to, as `namespace/name`.
     pub pinned_to: Option<String>,
-    /// A report of an instance that ended names it.
+    /// A member that ends, or a report of an instance that ended, names it; in words.
     pub tombstone: Option<String>,
 }

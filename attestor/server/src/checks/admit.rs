@@ -7,6 +7,7 @@ use banlieue_policy::Digest;
 use banlieue_protocol::{
     names::Uid,
     reason::Reason,
+    seed::EnrolmentSecret,
     transcript::{ProofInput, verify_proof},
 };
 use banlieue_tpm::template::{check_attestation, check_endorsement};
@@ -44,6 +45,23 @@ pub struct Admitted {
     pub claim: Option<Uid>,
     /// The seed its instance got.
     pub seed_digest: Digest,
+    /// Another living member that the key is pinned to. Counts only once the key is proved: anybody can name one.
+    pub shared_with: Option<String>,
+}
+
+impl Admitted {
+    /// Whether the key, which is proved by now, belongs to this member alone. If not, both of its members are out: nobody
+    /// can tell which is the copy.
+    ///
+    /// # Errors
+    /// `DuplicateEndorsementKey`, with the key as proved.
+    pub fn alone(&self) -> Result<(), Refusal> {
+        let Some(other) = &self.shared_with else { return Ok(()) };
+        let key = self.hello.ek;
+        let detail = format!("key {key} is also pinned to living member {other}");
+        let proved = Some(Pin { source: self.endorsement, ek: key });
+        Err(Refusal { proved, ..Refusal::new(true, Reason::DuplicateEndorsementKey, detail) })
+    }
 }
 
 /// All checks before M2, in their order.
@@ -75,7 +93,8 @@ pub fn admit(hello: Hello, facts: &Facts, now: Timestamp) -> Result<Admitted, Re
         .member
         .seed_digest
         .ok_or_else(|| no(Reason::InstanceNotRunning, "the member's seed is not recorded yet"))?;
-    Ok(Admitted { hello, mode, endorsement, policy, claim, seed_digest })
+    let shared_with = facts.key_elsewhere.pinned_to.clone();
+    Ok(Admitted { hello, mode, endorsement, policy, claim, seed_digest, shared_with })
 }
 
 /// The enrolment proof or, once a key is pinned, that key. Knowing a pinned key proves nothing: it only chooses the
@@ -95,15 +114,8 @@ fn authenticate(hello: &Hello, facts: &Facts, now: Timestamp) -> Result<Mode, Re
             Ok(Mode::Again { pin: pin.clone(), record: record.clone() })
         }
         (None, _) => {
-            let Some(enrolment) = &facts.enrolment else {
-                return stranger(Reason::EnrolmentProofInvalid, "the member has no enrolment any more");
-            };
-            let proof = m1.enrolment_proof.as_ref();
-            let name = m1.ak.name();
-            let input = ProofInput { member: &m1.uid, ek: &m1.ek, ak_name: &name, guest_nonce: &m1.guest_nonce };
-            if !proof.is_some_and(|proof| verify_proof(&enrolment.secret, &input, proof)) {
-                return stranger(Reason::EnrolmentProofInvalid, "the enrolment proof is missing or wrong");
-            }
+            let Some(enrolment) = &facts.enrolment else { return Err(no_enrolment()) };
+            prove(hello, Some(&enrolment.secret))?;
             // From here on it is the member, or somebody who holds its secret.
             let no = |reason, detail: &str| Err(Refusal::new(true, reason, detail));
             if enrolment.member != m1.uid || member.seed_digest != Some(enrolment.seed_digest) {
@@ -118,9 +130,28 @@ fn authenticate(hello: &Hello, facts: &Facts, now: Timestamp) -> Result<Mode, Re
             }
             Ok(Mode::First)
         }
-        // Pin and record are written together, so this is a member that somebody edited.
+        // Pin and record are written together, but for a member whose key turned out to be another's as well.
         (Some(_), None) => stranger(Reason::EkNotPinned, "the member has a pinned key but no record of evidence"),
     }
+}
+
+/// Whether a first message was made with this enrolment secret.
+///
+/// # Errors
+/// A stranger's refusal.
+pub fn prove(hello: &Hello, secret: Option<&EnrolmentSecret>) -> Result<(), Refusal> {
+    let Some(secret) = secret else { return Err(no_enrolment()) };
+    let m1 = &hello.m1;
+    let name = m1.ak.name();
+    let input = ProofInput { member: &m1.uid, ek: &m1.ek, ak_name: &name, guest_nonce: &m1.guest_nonce };
+    match &m1.enrolment_proof {
+        Some(proof) if verify_proof(secret, &input, proof) => Ok(()),
+        _ => Err(Refusal::stranger(Reason::EnrolmentProofInvalid, "the enrolment proof is missing or wrong")),
+    }
+}
+
+fn no_enrolment() -> Refusal {
+    Refusal::stranger(Reason::EnrolmentProofInvalid, "the member has no enrolment any more")
 }
 
 fn running<'f>(facts: &'f Facts, no: &impl Fn(Reason, &str) -> Refusal) -> Result<&'f Instance, Refusal> {
@@ -156,7 +187,7 @@ fn alive(facts: &Facts, _running: &Instance, no: &impl Fn(Reason, &str) -> Refus
     }
 }
 
-/// Who vouches for the key, and that nobody else has it.
+/// Who vouches for the key, and that nobody had it who ended.
 fn endorsed(
     hello: &Hello,
     mode: &Mode,
@@ -195,11 +226,8 @@ fn endorsed(
             return Err(no(Reason::EkTombstoned, "the instance's own report says that it ended"));
         }
     }
-    if let Some(member) = &facts.key_elsewhere.pinned_to {
-        return Err(no(Reason::DuplicateEndorsementKey, &format!("key {key} is pinned to living member {member}")));
-    }
-    if let Some(report) = &facts.key_elsewhere.tombstone {
-        return Err(no(Reason::EkTombstoned, &format!("key {key} belonged to an ended instance: report {report}")));
+    if let Some(whose) = &facts.key_elsewhere.tombstone {
+        return Err(no(Reason::EkTombstoned, &format!("key {key} belonged to what ended: {whose}")));
     }
     Ok(vouched)
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use banlieue_protocol::reason::Reason;
 
+use crate::facts::Pin;
+
 /// Why an attestation goes no further.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -13,17 +15,20 @@ pub struct Refusal {
     pub detail: String,
     /// Whether it is certain that the member itself sent this: only then may it count against it.
     pub authenticated: bool,
+    /// The key that was surely used, when that has to be known of a member that is not admitted: it is pinned then, so
+    /// that both members of one key are seen.
+    pub proved: Option<Pin>,
 }
 
 impl Refusal {
     /// A refusal of somebody unknown.
     pub fn stranger(reason: Reason, detail: impl fmt::Display) -> Self {
-        Self { reason, detail: detail.to_string(), authenticated: false }
+        Self::new(false, reason, detail)
     }
 
     /// A refusal, of the member itself when `authenticated`.
     pub fn new(authenticated: bool, reason: Reason, detail: impl fmt::Display) -> Self {
-        Self { reason, detail: detail.to_string(), authenticated }
+        Self { reason, detail: detail.to_string(), authenticated, proved: None }
     }
 
     /// Whether it stands on the member and in its budget: surely its own, and not a mere "not yet".

@@ -54,6 +54,8 @@ struct Quoted {
 /// The first check that refuses.
 pub fn verify(challenged: Challenged, bytes: &[u8], trust_domain: &TrustDomain) -> Result<Verified, Refusal> {
     let quoted = signed(challenged, bytes, trust_domain)?;
+    // From here on the key is proved, whatever else is wrong.
+    quoted.challenged.admitted.alone()?;
     judge(quoted)
 }
 

@@ -21,6 +21,9 @@ const RECORD_SLACK: SignedDuration = SignedDuration::from_secs(5);
 /// Until SPIRE shows an agent whose evidence was just recorded.
 const SOON: SignedDuration = SignedDuration::from_millis(250);
 
+/// The reason of both members of one key.
+pub const DUPLICATE: &str = Reason::DuplicateEndorsementKey.as_str();
+
 /// A member, and what stands around it.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
@@ -77,8 +80,10 @@ pub struct Record {
 pub struct Refused {
     /// When.
     pub at: Timestamp,
-    /// Reason and message.
-    pub words: String,
+    /// The check that refused.
+    pub reason: String,
+    /// What differs.
+    pub message: String,
 }
 
 /// What of a pool concerns its members' identities.
@@ -205,12 +210,22 @@ fn judge(snapshot: &Snapshot, entries_complete: bool, now: Timestamp) -> Verdict
     let no = |reason: &'static str, message: String| Verdict::No { reason, message, again: None };
     if let Some(other) = &snapshot.duplicate {
         let message = format!("its endorsement key is also pinned to living member {other}");
-        return no(Reason::DuplicateEndorsementKey.as_str(), message);
+        return no(DUPLICATE, message);
+    }
+    // Nobody can tell which of two is the copy, so it does not pass when one of them goes.
+    if let Some(stands) = snapshot.attested.as_ref().filter(|stands| stands.reason == DUPLICATE) {
+        return no(DUPLICATE, stands.message.clone());
     }
     if let Some(refusal) = &snapshot.refusal {
         let newer = snapshot.record.as_ref().is_none_or(|record| refusal.at > record.verified_at);
         if newer {
-            return no(MemberReason::AttestationRefused.as_str(), refusal.words.clone());
+            return match refusal.reason == DUPLICATE {
+                true => no(DUPLICATE, refusal.message.clone()),
+                false => {
+                    let words = format!("{}: {}", refusal.reason, refusal.message);
+                    no(MemberReason::AttestationRefused.as_str(), words)
+                }
+            };
         }
     }
     let Some(record) = &snapshot.record else {

@@ -20,9 +20,10 @@ use kube::{
     runtime::reflector::{ObjectRef, Store},
 };
 use serde_json::json;
+use tokio::sync::mpsc;
 
 use super::{
-    decide::{Agent, Intent, Pool, Record, Refused, Settings, Snapshot, Spire, Stands, decide},
+    decide::{Agent, DUPLICATE, Intent, Pool, Record, Refused, Settings, Snapshot, Spire, Stands, decide},
     metrics::Metrics,
 };
 use crate::{
@@ -81,6 +82,8 @@ pub struct Context {
     pub policies: Policies,
     /// Counters.
     pub metrics: Metrics,
+    /// Asks for a pass over every member.
+    pub again: mpsc::UnboundedSender<()>,
     /// Ids of entries that surely exist, by member uid: from making them, and from each sweep's list.
     pub entries: Mutex<HashMap<String, BTreeSet<String>>>,
 }
@@ -119,7 +122,12 @@ impl Context {
                 continue;
             }
             if !said.is_empty() {
+                let shared = said.iter().any(|(.., reason, _)| reason == DUPLICATE);
                 self.say(object, said).await?;
+                if shared {
+                    // The other member of the key is to be looked at as well; nothing about it has changed.
+                    let _ = self.again.send(());
+                }
             }
             return Ok(wake);
         }
@@ -164,7 +172,7 @@ impl Context {
                 image,
             }),
             refusal: evidence.refusal.and_then(|refusal| {
-                Some(Refused { at: refusal.at?.0, words: format!("{}: {}", refusal.reason, refusal.message) })
+                Some(Refused { at: refusal.at?.0, reason: refusal.reason, message: refusal.message })
             }),
             duplicate: key.and_then(|key| self.duplicate(object, key)),
             pool: pool.map(|pool| {

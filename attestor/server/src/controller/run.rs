@@ -1,7 +1,7 @@
-//! The attestor controller as a program: watches, member passes, and what runs on timers.
+//! The attestor controller as a program: watches, and a pass over each member that something happened to.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError,
@@ -11,14 +11,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use banlieue_crds::{EndorsementReport, PoolMember, VirtualMachineClaim, VirtualMachinePool, names::managers};
-use banlieue_protocol::names::{Cluster, TrustDomain, Uid, claim_entry, egress_entry, node_entry};
-use banlieue_spire::{Client as SpireClient, Config as SpireConfig, sweep::Plan};
+use banlieue_crds::{EndorsementReport, PoolMember, VirtualMachineClaim, VirtualMachinePool};
+use banlieue_protocol::names::{Cluster, TrustDomain};
+use banlieue_spire::{Client as SpireClient, Config as SpireConfig};
 use futures::StreamExt;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    Api, Client, ResourceExt,
     runtime::{
         Controller,
         controller::{Action, Config as ControllerConfig},
@@ -26,21 +25,16 @@ use kube::{
         watcher::Config as WatchConfig,
     },
 };
-use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    claims,
     decide::Settings,
-    member::{Context, MemberError, by_uid},
+    member::{Context, MemberError},
     metrics::Metrics,
-    probe,
-    reports::{self, Fate},
-    sweep::{self, Living, Missing},
 };
 use crate::{
-    cluster::{self, CALL_LIMIT, Watched},
+    cluster::{self, Watched},
     http,
     policies::Policies,
 };
@@ -52,9 +46,6 @@ const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 /// Fallback for every member, should an event be lost.
 const FALLBACK: Duration = Duration::from_secs(300);
-/// The longest sleep between looks at claims.
-const CLAIMS_EVERY: Duration = Duration::from_secs(30);
-
 /// How the program is run.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -115,10 +106,11 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<()> {
 }
 
 /// The long-lived pieces.
-struct Parts {
-    context: Arc<Context>,
-    claims: Watched<VirtualMachineClaim>,
-    reports: Watched<EndorsementReport>,
+pub(super) struct Parts {
+    pub(super) context: Arc<Context>,
+    pub(super) claims: Watched<VirtualMachineClaim>,
+    pub(super) reports: Watched<EndorsementReport>,
+    triggers: Mutex<Option<mpsc::UnboundedReceiver<()>>>,
     controller: Mutex<Option<Controller<PoolMember>>>,
     retries: Mutex<HashMap<String, u32>>,
 }
@@ -147,8 +139,10 @@ impl Parts {
             cluster: options.cluster.clone(),
             svid_ttl: i32::try_from(options.svid_ttl.as_secs()).unwrap_or(300),
         };
+        let (again, triggers) = mpsc::unbounded_channel();
         let context = Context {
             spire,
+            again,
             settings,
             members,
             pools: Watched::start(Api::all(client.clone())),
@@ -161,17 +155,17 @@ impl Parts {
             context: Arc::new(context),
             claims: Watched::start(Api::all(client.clone())),
             reports: Watched::start(Api::all(client)),
+            triggers: Mutex::new(Some(triggers)),
             controller: Mutex::new(Some(controller)),
             retries: Mutex::default(),
         })
     }
 
     async fn lead(self: &Arc<Self>, options: &Options, ready: &AtomicBool, stop: &CancellationToken) {
-        let (again, triggers) = mpsc::unbounded_channel();
-        let passes = self.clone().passes(triggers, stop.clone());
+        let passes = self.clone().passes(stop.clone());
         let timers = async {
             tokio::join!(
-                self.sweeps(options, &again),
+                self.sweeps(options),
                 self.watch_claims(),
                 self.probes(options.probe_every),
                 self.say_ready(ready)
@@ -194,9 +188,10 @@ impl Parts {
     }
 
     /// One pass for each event, each wake-up and each trigger of a sweep; never two for one member at once.
-    async fn passes(self: Arc<Self>, triggers: mpsc::UnboundedReceiver<()>, stop: CancellationToken) {
-        let taken = self.controller.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(controller) = taken else { return };
+    async fn passes(self: Arc<Self>, stop: CancellationToken) {
+        let controller = self.controller.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let triggers = self.triggers.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (Some(controller), Some(triggers)) = (controller, triggers) else { return };
         // The first passes need the pools.
         while self.context.pools.filled().is_none() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -211,272 +206,6 @@ impl Parts {
             .run(pass, failed, self)
             .for_each(|_| std::future::ready(()))
             .await;
-    }
-
-    async fn watch_claims(&self) {
-        let mut dealt_with: BTreeSet<Uid> = BTreeSet::new();
-        loop {
-            let mut sleep = CLAIMS_EVERY;
-            if let Some(store) = self.claims.filled() {
-                let (claims, now) = (store.state(), Timestamp::now());
-                dealt_with.retain(|uid| claims.iter().any(|claim| claim.uid().as_deref() == Some(uid.as_str())));
-                let over = claims::over(&claims, &dealt_with, now);
-                if !over.claims.is_empty() {
-                    match self.delete_claim_entries(&over.claims).await {
-                        Ok(()) => dealt_with.extend(over.claims),
-                        Err(error) => {
-                            tracing::warn!(%error, "entries of ended claims are still there");
-                            sleep = Duration::from_secs(1);
-                        }
-                    }
-                }
-                let until_next = over.next.map(|next| next.duration_since(Timestamp::now()));
-                if let Some(until) = until_next.and_then(|until| Duration::try_from(until).ok()) {
-                    sleep = sleep.min(until.saturating_add(Duration::from_millis(5)));
-                }
-            }
-            tokio::select! {
-                () = tokio::time::sleep(sleep) => {}
-                () = self.claims.changed() => {}
-            }
-        }
-    }
-
-    async fn delete_claim_entries(&self, claims: &[Uid]) -> Result<(), banlieue_spire::Error> {
-        let context = &self.context;
-        let ids: Vec<_> = claims.iter().map(|claim| claim_entry(&context.settings.cluster, claim)).collect();
-        let outcome = async {
-            for result in context.spire.delete_entries(&ids).await? {
-                result?;
-            }
-            Ok(())
-        }
-        .await;
-        let word = outcome.as_ref().err().map_or("ok", banlieue_spire::Error::category);
-        context.metrics.count("delete-entry", word);
-        outcome
-    }
-
-    async fn probes(&self, every: Duration) {
-        let mut was = None;
-        loop {
-            let finding = probe::probe(&self.context.spire).await;
-            if was != Some(finding.answering) {
-                tracing::info!(answering = finding.answering, message = %finding.message, "the plugin");
-                was = Some(finding.answering);
-            }
-            self.context.metrics.plugin_answering.set(i64::from(finding.answering));
-            // What is found changes on the timer only; a new pool is told at once.
-            let next = tokio::time::sleep(every);
-            tokio::pin!(next);
-            loop {
-                self.tell(&finding).await;
-                tokio::select! {
-                    () = &mut next => break,
-                    () = self.context.pools.changed() => {}
-                }
-            }
-        }
-    }
-
-    async fn tell(&self, finding: &probe::Finding) {
-        let pools = self.context.pools.filled().map(|store| store.state()).unwrap_or_default();
-        for pool in pools {
-            if let Err(why) = probe::tell(&self.context.client, &pool, finding).await {
-                tracing::warn!(%why, "a pool was not told about the plugin");
-            }
-        }
-    }
-
-    async fn sweeps(&self, options: &Options, again: &mpsc::UnboundedSender<()>) {
-        let (mut missing, mut unreported) = (Missing::default(), Missing::default());
-        loop {
-            if let Err(error) = self.sweep(options, &mut missing, again).await {
-                tracing::warn!(%error, "no sweep: a list is not complete");
-            }
-            self.sweep_reports(options, &mut unreported).await;
-            tokio::time::sleep(options.sweep_every).await;
-        }
-    }
-
-    async fn sweep(
-        &self,
-        options: &Options,
-        missing: &mut Missing,
-        again: &mpsc::UnboundedSender<()>,
-    ) -> Result<(), banlieue_spire::Error> {
-        let context = &self.context;
-        // SPIRE first: what it shows was made for an object that existed before.
-        let entries = context.spire.list_entries().await?;
-        let agents = context.spire.list_agents().await?;
-        if context.members.wait_until_ready().await.is_err() {
-            return Ok(());
-        }
-        let Some(claims) = self.claims.filled().map(|store| store.state()) else { return Ok(()) };
-        let members = by_uid(&context.members.state());
-        let now = Timestamp::now();
-
-        let (over, live): (Vec<_>, Vec<_>) = claims.iter().partition(|claim| claims::is_over(claim, now));
-        let uids = |claims: Vec<&Arc<VirtualMachineClaim>>| claims.iter().filter_map(|claim| claim.uid()).collect();
-        let living = Living { members: members.keys().cloned().collect(), claims: uids(live), claims_over: uids(over) };
-        self.compare_entries(&members, &entries, again);
-
-        let cluster = &context.settings.cluster;
-        let keep = SignedDuration::try_from(options.svid_ttl).unwrap_or(SignedDuration::from_secs(300));
-        let found = sweep::sweep(&entries, &agents, &living, missing, cluster, keep, now);
-        if let Some(ids) = self.allowed("entries", found.entries) {
-            for result in context.spire.delete_entries(&ids).await? {
-                context.metrics.count("delete-entry", result.as_ref().err().map_or("ok", |error| error.category()));
-            }
-        }
-        for path in self.allowed("agents", found.ban).unwrap_or_default() {
-            if let Some(id) = self.agent_of(&path) {
-                let outcome = context.spire.ban_agent(&id).await;
-                context.metrics.count("ban", outcome.as_ref().err().map_or("ok", |error| error.category()));
-            }
-        }
-        for path in found.delete {
-            if let Some(id) = self.agent_of(&path) {
-                let outcome = context.spire.delete_agent(&id).await;
-                context.metrics.count("delete-agent", outcome.as_ref().err().map_or("ok", |error| error.category()));
-            }
-        }
-        Ok(())
-    }
-
-    fn agent_of(&self, path: &str) -> Option<banlieue_protocol::names::SpiffeId> {
-        use banlieue_protocol::names::{Named, agent, read_path};
-        match read_path(path)? {
-            Named::Agent { cluster, namespace, member } if cluster == self.context.settings.cluster => {
-                Some(agent(&self.context.settings.trust_domain, &cluster, &namespace, &member))
-            }
-            _ => None,
-        }
-    }
-
-    fn allowed(&self, what: &str, plan: Plan) -> Option<Vec<String>> {
-        match plan {
-            Plan::Remove(ids) => {
-                if !ids.is_empty() {
-                    tracing::info!(what, count = ids.len(), "sweeps what nothing stands for");
-                }
-                Some(ids)
-            }
-            Plan::Stop { surprising, of } => {
-                self.context.metrics.stopped_sweeps.inc();
-                tracing::error!(
-                    what,
-                    surprising,
-                    of,
-                    "the sweep stops: more than a tenth of SPIRE's records stand for nothing that is seen. If that is \
-                     true, delete them by hand; if not, look why objects are not seen"
-                );
-                None
-            }
-        }
-    }
-
-    /// Takes SPIRE's complete list for what is known, and looks again at members whose entries are not there.
-    fn compare_entries(
-        &self,
-        members: &HashMap<String, Arc<PoolMember>>,
-        entries: &[banlieue_spire::entries::Entry],
-        again: &mpsc::UnboundedSender<()>,
-    ) {
-        let ids: BTreeSet<&str> = entries.iter().map(|entry| entry.id.as_str()).collect();
-        let cluster = &self.context.settings.cluster;
-        let mut known = HashMap::new();
-        for (uid, member) in members {
-            let Ok(parsed) = Uid::parse(uid) else { continue };
-            let own = [node_entry(cluster, &parsed), egress_entry(cluster, &parsed)];
-            let there: BTreeSet<String> = own.into_iter().filter(|id| ids.contains(id.as_str())).collect();
-            if there.is_empty() && member.metadata.deletion_timestamp.is_none() {
-                let _ = again.send(());
-            }
-            // An ending member's claim entry is not in this set, so what is known about ending ones is nothing.
-            if member.metadata.deletion_timestamp.is_none() {
-                known.insert(uid.clone(), there);
-            }
-        }
-        self.context.replace_entries(known);
-    }
-
-    async fn sweep_reports(&self, options: &Options, missing: &mut Missing) {
-        let Some(store) = self.reports.filled() else { return };
-        if self.context.members.wait_until_ready().await.is_err() {
-            return;
-        }
-        let (all, now) = (store.state(), Timestamp::now());
-        let members = self.context.members.state();
-        let without = all.iter().filter(|report| reports::member_of(report, &members).is_none());
-        let long = missing.note(without.filter_map(|report| report.uid()).collect(), now);
-        let keep = options.agent_ttl.saturating_add(options.svid_ttl);
-        let keep = SignedDuration::try_from(keep).unwrap_or(SignedDuration::from_hours(1));
-        for report in &all {
-            let missing_long = report.uid().is_some_and(|uid| long.contains(&uid));
-            let outcome = match reports::fate(report, reports::member_of(report, &members), missing_long, keep, now) {
-                Fate::Keep => continue,
-                Fate::End => ("end-report", self.end_report(report, now).await),
-                Fate::Delete => ("delete-report", self.delete_report(report).await),
-            };
-            self.context.metrics.count(outcome.0, if outcome.1.is_ok() { "ok" } else { "kubernetes" });
-            if let Err(why) = outcome.1 {
-                tracing::warn!(%why, report = %report.name_any(), "a report is not as it should be");
-            }
-        }
-    }
-
-    async fn end_reports_of(&self, member: &Arc<PoolMember>) -> Result<(), MemberError> {
-        if member.metadata.deletion_timestamp.is_none() {
-            return Ok(());
-        }
-        let own = std::slice::from_ref(member);
-        for report in self.reports.filled().map(|store| store.state()).unwrap_or_default() {
-            let ended = report.status.as_ref().is_some_and(|status| status.ended_at.is_some());
-            if !ended && reports::member_of(&report, own).is_some() {
-                let outcome = self.end_report(&report, Timestamp::now()).await;
-                self.context.metrics.count("end-report", if outcome.is_ok() { "ok" } else { "kubernetes" });
-                outcome
-                    .map_err(|why| MemberError::Kubernetes { act: format!("end report {}", report.name_any()), why })?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn end_report(&self, report: &EndorsementReport, now: Timestamp) -> Result<(), String> {
-        let body = json!({
-            "apiVersion": EndorsementReport::api_version(&()),
-            "kind": EndorsementReport::kind(&()),
-            "metadata": { "name": report.name_any(), "uid": report.metadata.uid },
-            "status": { "endedAt": format!("{now:.6}") },
-        });
-        let api = self.report_api(report);
-        let params = PatchParams::apply(managers::ATTESTOR_CONTROLLER).force();
-        settle(
-            tokio::time::timeout(CALL_LIMIT, api.patch_status(&report.name_any(), &params, &Patch::Apply(body))).await,
-        )
-    }
-
-    async fn delete_report(&self, report: &EndorsementReport) -> Result<(), String> {
-        let params = DeleteParams {
-            preconditions: Some(Preconditions { uid: report.metadata.uid.clone(), resource_version: None }),
-            ..DeleteParams::default()
-        };
-        let api = self.report_api(report);
-        settle(tokio::time::timeout(CALL_LIMIT, api.delete(&report.name_any(), &params)).await)
-    }
-
-    fn report_api(&self, report: &EndorsementReport) -> Api<EndorsementReport> {
-        Api::namespaced(self.context.client.clone(), &report.namespace().unwrap_or_default())
-    }
-}
-
-fn settle<T>(outcome: Result<kube::Result<T>, tokio::time::error::Elapsed>) -> Result<(), String> {
-    match outcome {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("no answer in time".to_owned()),
     }
 }
 

@@ -20,7 +20,7 @@ use serde_json::json;
 
 use super::{
     claims,
-    decide::{Agent, Intent, Pool, Record, Refused, Settings, Snapshot, Spire, Stands, decide},
+    decide::{Agent, DUPLICATE, Intent, Pool, Record, Refused, Settings, Snapshot, Spire, Stands, decide},
     reports::{Fate, fate},
     sweep::{Living, Missing, sweep},
 };
@@ -68,6 +68,10 @@ fn verdict(snapshot: &Snapshot, now: Timestamp) -> Option<(MemberCondition, Stat
     })
 }
 
+fn refused(at: Timestamp, reason: &str) -> Refused {
+    Refused { at, reason: reason.to_owned(), message: String::new() }
+}
+
 fn no(reason: &str) -> Option<(MemberCondition, Status, String)> {
     Some((MemberCondition::Attested, Status::False, reason.to_owned()))
 }
@@ -113,9 +117,17 @@ fn attested_means_record_agent_and_entries() {
     assert_eq!(with(|s| s.spire.agent = Agent::Banned), no("AttestationRefused"));
     assert_eq!(with(|s| s.spire.entries = None), no("Attesting"));
     assert_eq!(with(|s| s.duplicate = Some("sandboxes/other".to_owned())), no("DuplicateEndorsementKey"));
-    assert_eq!(with(|s| s.refusal = Some(Refused { at: at(5), words: String::new() })), no("AttestationRefused"));
+    assert_eq!(with(|s| s.refusal = Some(refused(at(5), "PolicyMismatch"))), no("AttestationRefused"));
+    assert_eq!(with(|s| s.refusal = Some(refused(at(5), DUPLICATE))), no(DUPLICATE));
+    // Also when the other one is gone: nobody can tell which was the copy.
+    let stands = |reason: &str| Stands { holds: false, reason: reason.to_owned(), message: "m".to_owned() };
+    let mut alone = attested();
+    alone.attested = Some(stands(DUPLICATE));
+    assert_eq!(verdict(&alone, at(10)), None, "it stands");
+    alone.attested = Some(stands("AttestationStale"));
+    assert_eq!(verdict(&alone, at(10)), yes);
     // Evidence was accepted since.
-    assert_eq!(with(|s| s.refusal = Some(Refused { at: at(-5), words: String::new() })), yes);
+    assert_eq!(with(|s| s.refusal = Some(refused(at(-5), "PolicyMismatch"))), yes);
     let revoke =
         |s: &mut Snapshot, digest: &str| s.pool.as_mut().unwrap().revoked.push((digest.repeat(32), "x".into()));
     let mut policy = attested();

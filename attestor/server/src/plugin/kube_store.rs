@@ -14,6 +14,7 @@ use banlieue_crds::{
     pool::Endorsement,
 };
 use banlieue_policy::Digest;
+use banlieue_protocol::seed::EnrolmentSecret;
 use jiff::Timestamp;
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Secret};
 use kube::{
@@ -28,13 +29,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
+    enrolments::Enrolments,
     read,
     store::{Glance, Store, StoreError},
 };
 use crate::{
     checks::{Refusal, admit::Mode, hello::Hello, verify::Verified},
     cluster::{CALL_LIMIT, Watched, client},
-    facts::{Facts, KeyElsewhere, Member, Policy},
+    facts::{Facts, KeyElsewhere, Member, Pin, Policy},
     policies::Policies,
 };
 
@@ -51,6 +53,7 @@ pub struct KubeStore {
     members: Watched<PoolMember>,
     reports: Watched<EndorsementReport>,
     policies: Policies,
+    enrolments: Enrolments,
     ready: Mutex<Option<(Instant, Result<(), StoreError>)>>,
     recorder: Recorder,
 }
@@ -82,6 +85,7 @@ impl KubeStore {
             members: Watched::start(Api::all(client.clone())),
             reports: Watched::start(Api::all(client.clone())),
             policies: Policies::new(client.clone()),
+            enrolments: Enrolments::default(),
             ready: Mutex::default(),
             recorder: Recorder::new(
                 client.clone(),
@@ -116,24 +120,26 @@ impl KubeStore {
     fn key_elsewhere(&self, hello: &Hello, instance: Option<&str>) -> Result<KeyElsewhere, StoreError> {
         let key = hello.ek.to_string();
         let own = hello.m1.uid.as_str();
-        let pinned_to = filled(&self.members)?
-            .find(|member| {
+        let members = filled(&self.members)?;
+        let other = |ending: bool| {
+            let found = members.find(|member| {
+                let pinned = member.status.as_ref().and_then(|status| status.endorsement.as_ref());
                 member.uid().as_deref() != Some(own)
-                    && member
-                        .status
-                        .as_ref()
-                        .and_then(|status| status.endorsement.as_ref())
-                        .is_some_and(|pinned| pinned.ek_digest == key)
-            })
-            .map(|member| format!("{}/{}", member.namespace().unwrap_or_default(), member.name_any()));
+                    && member.metadata.deletion_timestamp.is_some() == ending
+                    && pinned.is_some_and(|pinned| pinned.ek_digest == key)
+            })?;
+            Some(format!("{}/{}", found.namespace().unwrap_or_default(), found.name_any()))
+        };
+        let pinned_to = other(false);
+        let ending = other(true).map(|member| format!("member {member}"));
         let tombstone = filled(&self.reports)?
             .find(|report| {
                 report.status.as_ref().is_some_and(|status| status.ended_at.is_some())
                     && Some(report.spec.instance_uid.as_str()) != instance
                     && report.spec.ek_digests.contains(&key)
             })
-            .map(|report| format!("{}/{}", report.namespace().unwrap_or_default(), report.name_any()));
-        Ok(KeyElsewhere { pinned_to, tombstone })
+            .map(|report| format!("report {}/{}", report.namespace().unwrap_or_default(), report.name_any()));
+        Ok(KeyElsewhere { pinned_to, tombstone: ending.or(tombstone) })
     }
 
     async fn patch_status(&self, member: &Member, status: Value) -> Result<(), StoreError> {
@@ -178,6 +184,16 @@ impl Store for KubeStore {
             Some(pinned) if pinned.ek_digest == hello.ek.to_string() => Glance::Pinned,
             Some(_) => Glance::OtherKey,
         })
+    }
+
+    async fn enrolment(&self, hello: &Hello) -> Result<Option<EnrolmentSecret>, StoreError> {
+        let (namespace, name) = (hello.m1.namespace.as_str(), enrolment_secret(hello.m1.member.as_str()));
+        self.enrolments
+            .get(hello.m1.uid.as_str(), async || {
+                let secret = self.get::<Secret>(namespace, &name).await?;
+                Ok(secret.as_ref().and_then(read::enrolment).map(|enrolment| enrolment.secret))
+            })
+            .await
     }
 
     async fn facts(&self, hello: &Hello) -> Result<Facts, StoreError> {
@@ -239,12 +255,7 @@ impl Store for KubeStore {
     }
 
     async fn refuse(&self, member: &Member, refusal: &Refusal, now: Timestamp) -> Result<(), StoreError> {
-        let status = json!({ "attestation": { "refusal": {
-            "at": time(now),
-            "reason": refusal.reason.as_str(),
-            "message": cut(&refusal.detail, MOST_MESSAGE),
-        }}});
-        match self.patch_status(member, status.clone()).await {
+        match self.patch_status(member, refused(member, refusal, now)).await {
             Err(StoreError::Conflict(_)) => {}
             other => return other,
         }
@@ -259,7 +270,8 @@ impl Store for KubeStore {
             // Evidence was accepted since: the refusal is of the past.
             return Ok(());
         }
-        self.patch_status(&read::member(&fresh), status).await
+        let fresh = read::member(&fresh);
+        self.patch_status(&fresh, refused(&fresh, refusal, now)).await
     }
 
     fn event(&self, member: &Member, refusal: &Refusal) {
@@ -298,6 +310,28 @@ impl Store for KubeStore {
     }
 }
 
+/// The status that a refusal of the member's own evidence writes.
+fn refused(member: &Member, refusal: &Refusal, now: Timestamp) -> Value {
+    let mut status = json!({ "attestation": { "refusal": {
+        "at": time(now),
+        "reason": refusal.reason.as_str(),
+        "message": cut(&refusal.detail, MOST_MESSAGE),
+    }}});
+    if let (None, Some(proved), Some(status)) = (&member.pin, &refusal.proved, status.as_object_mut()) {
+        status.insert("endorsement".to_owned(), pin(proved, now));
+        status.insert("enrolment".to_owned(), json!({ "consumedAt": time(now) }));
+    }
+    status
+}
+
+fn pin(pin: &Pin, now: Timestamp) -> Value {
+    let source = match pin.source {
+        Endorsement::HostReported => "HostReported",
+        Endorsement::FirstUse => "FirstUse",
+    };
+    json!({ "source": source, "ekDigest": pin.ek.to_string(), "pinnedAt": time(now) })
+}
+
 /// The status that a successful attestation writes.
 fn recorded(verified: &Verified, now: Timestamp) -> Value {
     let admitted = &verified.admitted;
@@ -317,12 +351,8 @@ fn recorded(verified: &Verified, now: Timestamp) -> Value {
     if admitted.mode == Mode::First
         && let Some(status) = status.as_object_mut()
     {
-        let source = match admitted.endorsement {
-            Endorsement::HostReported => "HostReported",
-            Endorsement::FirstUse => "FirstUse",
-        };
-        let pin = json!({ "source": source, "ekDigest": admitted.hello.ek.to_string(), "pinnedAt": time(now) });
-        status.insert("endorsement".to_owned(), pin);
+        let key = Pin { source: admitted.endorsement, ek: admitted.hello.ek };
+        status.insert("endorsement".to_owned(), pin(&key, now));
         status.insert("enrolment".to_owned(), json!({ "consumedAt": time(now) }));
     }
     status

@@ -1,9 +1,13 @@
 //! What strangers and members may cost.
 //!
-//! SPIRE's own limiter is off, since pools sit behind one address, and SPIRE does not tell a plugin where a stream
-//! comes from. So the key of a source is what it claims to be: a member's uid. Strangers who claim nothing that exists
-//! never get past the first look, which costs no call. Some streams are kept for members whose key is pinned, so that a
-//! flood of first attestations never starves a rotation.
+//! SPIRE's own limiter is off, since pools sit behind one address, and SPIRE does not tell a plugin where a stream comes
+//! from. So nobody has a place before it said something that not everybody can say: the proof of an enrolment, or a
+//! member's pinned key. All else ends at one look into memory and one HMAC ([`super::enrolments`]).
+//!
+//! A pinned key is no secret, only little known. Who knows one can open streams and never answer; so of the streams of one
+//! member the oldest that still waits for evidence gives way to the newest. An honest guest answers at once, and has to be
+//! outrun to be kept out. Some streams are kept for members whose key is pinned, so that a flood of first attestations never
+//! starves a rotation. A budget is spent only by what was surely the member's own.
 
 use std::{
     collections::HashMap,
@@ -12,6 +16,7 @@ use std::{
 };
 
 use banlieue_protocol::reason::Reason;
+use tokio_util::sync::CancellationToken;
 
 use crate::checks::Refusal;
 
@@ -22,7 +27,7 @@ pub struct Bounds {
     pub streams: usize,
     /// Of these, kept for pinned members.
     pub reserved: usize,
-    /// Streams at once that claim one member.
+    /// Streams at once of one member.
     pub per_member: usize,
     /// Refusals that count, for one member in one window.
     pub attempts: u32,
@@ -32,8 +37,8 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        // Two streams for one member: SPIRE's agent may open its next before the last is torn down.
-        Self { streams: 64, reserved: 16, per_member: 2, attempts: 20, window: Duration::from_secs(600) }
+        // An honest member has one or two: SPIRE's agent may open its next before the last is torn down.
+        Self { streams: 64, reserved: 16, per_member: 4, attempts: 20, window: Duration::from_secs(600) }
     }
 }
 
@@ -47,8 +52,37 @@ pub struct Limits {
 #[derive(Debug, Default)]
 struct State {
     open: usize,
-    members: HashMap<String, usize>,
+    /// Of each member, oldest first.
+    members: HashMap<String, Vec<Stream>>,
+    last: u64,
     refusals: HashMap<String, (Instant, u32)>,
+}
+
+/// One stream that has a place.
+#[derive(Debug)]
+struct Stream {
+    number: u64,
+    /// Whether it waits for evidence.
+    waits: bool,
+    displaced: CancellationToken,
+}
+
+impl State {
+    fn stream(&mut self, place: &Place) -> Option<&mut Stream> {
+        self.members.get_mut(&place.member)?.iter_mut().find(|stream| stream.number == place.number)
+    }
+
+    /// Takes one of the member's streams out, if there is one like that.
+    fn remove(&mut self, member: &str, like: impl Fn(&Stream) -> bool) -> Option<Stream> {
+        let streams = self.members.get_mut(member)?;
+        let at = streams.iter().position(like)?;
+        let stream = streams.remove(at);
+        if streams.is_empty() {
+            self.members.remove(member);
+        }
+        self.open = self.open.saturating_sub(1);
+        Some(stream)
+    }
 }
 
 /// One stream's place; given back when dropped.
@@ -56,17 +90,40 @@ struct State {
 pub struct Place {
     limits: Limits,
     member: String,
+    number: u64,
+    displaced: CancellationToken,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut state = self.limits.lock();
-        state.open = state.open.saturating_sub(1);
-        if let Some(count) = state.members.get_mut(&self.member) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                state.members.remove(&self.member);
+        // One that had to give way is out already.
+        self.limits.lock().remove(&self.member, |stream| stream.number == self.number);
+    }
+}
+
+impl Place {
+    /// Waits for the guest's answer, or until a newer stream of the member takes this place.
+    ///
+    /// # Errors
+    /// `SourceLimited`, which passes.
+    pub async fn waits<T>(&self, answer: impl Future<Output = T>) -> Result<T, Refusal> {
+        self.mark(true);
+        tokio::select! {
+            biased;
+            answer = answer => {
+                self.mark(false);
+                Ok(answer)
             }
+            () = self.displaced.cancelled() => {
+                let detail = format!("a newer stream took the place of one of member {}", self.member);
+                Err(Refusal::stranger(Reason::SourceLimited, detail))
+            }
+        }
+    }
+
+    fn mark(&self, waits: bool) {
+        if let Some(stream) = self.limits.lock().stream(self) {
+            stream.waits = waits;
         }
     }
 }
@@ -82,25 +139,32 @@ impl Limits {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a stream that claims to be this member. `pinned`: its key is the one pinned to the member.
+    /// A place for a stream of this member. `pinned`: it showed the member's pinned key; else it proved the enrolment.
     ///
     /// # Errors
     /// `Busy` or `SourceLimited`, both of which pass.
     pub fn enter(&self, member: &str, pinned: bool) -> Result<Place, Refusal> {
         let mut state = self.lock();
+        let own = state.members.get(member).map_or(0, Vec::len);
+        if own >= self.bounds.per_member {
+            let Some(oldest) = state.remove(member, |stream| stream.waits) else {
+                let detail = format!("{own} streams of member {member} are being judged");
+                return Err(Refusal::stranger(Reason::SourceLimited, detail));
+            };
+            oldest.displaced.cancel();
+        }
         let open_to =
             if pinned { self.bounds.streams } else { self.bounds.streams.saturating_sub(self.bounds.reserved) };
         if state.open >= open_to {
             return Err(Refusal::stranger(Reason::Busy, format!("{} streams are open", state.open)));
         }
-        let own = state.members.get(member).copied().unwrap_or(0);
-        if own >= self.bounds.per_member {
-            return Err(Refusal::stranger(Reason::SourceLimited, format!("{own} streams claim member {member}")));
-        }
         state.open = state.open.saturating_add(1);
-        state.members.insert(member.to_owned(), own.saturating_add(1));
+        state.last = state.last.wrapping_add(1);
+        let (number, displaced) = (state.last, CancellationToken::new());
+        let stream = Stream { number, waits: false, displaced: displaced.clone() };
+        state.members.entry(member.to_owned()).or_default().push(stream);
         drop(state);
-        Ok(Place { limits: self.clone(), member: member.to_owned() })
+        Ok(Place { limits: self.clone(), member: member.to_owned(), number, displaced })
     }
 
     /// Whether the member may still try.
@@ -159,10 +223,30 @@ mod tests {
     fn one_member_cannot_take_all() {
         let limits = limits();
         let (_a, b) = (limits.enter("a", true).unwrap(), limits.enter("a", true).unwrap());
-        assert_eq!(limits.enter("a", true).unwrap_err().reason, Reason::SourceLimited);
+        assert_eq!(limits.enter("a", true).unwrap_err().reason, Reason::SourceLimited, "both are being judged");
         drop(b);
         assert!(limits.enter("a", true).is_ok());
         assert_eq!(limits.open(), 1);
+    }
+
+    #[tokio::test]
+    async fn who_waits_gives_way_to_who_comes() {
+        let limits = limits();
+        let (first, second) = (limits.enter("a", true).unwrap(), limits.enter("a", true).unwrap());
+        let never = || std::future::pending::<()>();
+        let wait = async { tokio::join!(first.waits(never()), second.waits(never())) };
+        let come = async {
+            tokio::task::yield_now().await;
+            (limits.enter("a", true).unwrap(), limits.enter("a", true).unwrap())
+        };
+        let ((one, other), _both) = tokio::join!(wait, come);
+        for outcome in [one, other] {
+            assert_eq!(outcome.unwrap_err().reason, Reason::SourceLimited);
+        }
+        assert_eq!(limits.open(), 2);
+        drop((first, second));
+        assert_eq!(limits.open(), 2, "a place that was taken is not given back twice");
+        assert!(limits.enter("b", true).unwrap().waits(async { 7 }).await.is_ok_and(|seven| seven == 7));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     checks::{
         Refusal,
-        admit::{Admitted, Mode, admit},
+        admit::{Admitted, Mode, admit, prove},
         challenge::Challenged,
         hello::Hello,
         verify::{Verified, selectors, verify},
@@ -107,18 +107,23 @@ impl Sessions {
                     format!("key {} is not pinned to {}", hello.ek, member_name()),
                 ));
             }
-            Glance::Unpinned => false,
+            Glance::Unpinned => {
+                // Before it takes a place: who names a member without its secret must not take the member's own.
+                let secret = self.store.enrolment(&hello).await.map_err(|error| error.refusal(false))?;
+                prove(&hello, secret.as_ref())?;
+                false
+            }
             Glance::Pinned => true,
         };
         let uid = hello.m1.uid.to_string();
-        let _place = self.limits.enter(&uid, pinned)?;
+        let place = self.limits.enter(&uid, pinned)?;
 
         let facts = self.store.facts(&hello).await.map_err(|error| error.refusal(false))?;
         *seen = Some(facts.member.clone());
         let admitted = admit(hello.clone(), &facts, (self.now)())?;
         self.limits.budget(&uid, Instant::now())?;
         let (challenged, m2) = Challenged::draw(admitted, self.random.as_ref())?;
-        let m3 = peer.challenge(m2).await?;
+        let m3 = place.waits(peer.challenge(m2)).await??;
 
         let arrived = Instant::now();
         let trust_domain = self.trust_domain.clone();
@@ -147,6 +152,7 @@ impl Sessions {
             facts = self.store.facts(hello).await.map_err(|error| error.refusal(true))?;
             let again = admit(hello.clone(), &facts, (self.now)())
                 .map_err(|refusal| self.lost(&verified.admitted, &facts, refusal))?;
+            again.alone()?;
             unchanged(&verified.admitted, &again)?;
         }
         Err(Refusal::new(true, Reason::LostRace, "the member keeps changing"))

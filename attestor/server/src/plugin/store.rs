@@ -1,7 +1,7 @@
 //! What a session needs from the cluster.
 
 use async_trait::async_trait;
-use banlieue_protocol::reason::Reason;
+use banlieue_protocol::{reason::Reason, seed::EnrolmentSecret};
 use jiff::Timestamp;
 
 use crate::{
@@ -59,6 +59,10 @@ impl StoreError {
 pub trait Store: Send + Sync + 'static {
     /// A first look from memory.
     fn glance(&self, hello: &Hello) -> Result<Glance, StoreError>;
+
+    /// The enrolment secret of an unpinned member, perhaps some seconds old: what a proof must be made with to be worth
+    /// a call. The decision itself reads again.
+    async fn enrolment(&self, hello: &Hello) -> Result<Option<EnrolmentSecret>, StoreError>;
 
     /// Everything a decision rests on, read now.
     async fn facts(&self, hello: &Hello) -> Result<Facts, StoreError>;

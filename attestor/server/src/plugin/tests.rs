@@ -99,6 +99,11 @@ impl Store for Fake {
         })
     }
 
+    async fn enrolment(&self, _: &Hello) -> Result<Option<EnrolmentSecret>, StoreError> {
+        self.check()?;
+        Ok(self.facts.lock().unwrap().enrolment.as_ref().map(|enrolment| enrolment.secret.clone()))
+    }
+
     async fn facts(&self, _: &Hello) -> Result<Facts, StoreError> {
         self.reads.fetch_add(1, Ordering::SeqCst);
         self.check()?;
@@ -135,6 +140,8 @@ impl Store for Fake {
 
     async fn refuse(&self, _: &Member, refusal: &Refusal, _: Timestamp) -> Result<(), StoreError> {
         self.refusals.lock().unwrap().push(refusal.reason);
+        let stored = &mut self.facts.lock().unwrap().member;
+        stored.pin = stored.pin.take().or_else(|| refusal.proved.clone());
         Ok(())
     }
 
@@ -313,6 +320,68 @@ async fn ten_thousand_messages_from_strangers_change_nothing() {
         assert_eq!(store.member().resource_version, "1");
         // The member itself is as welcome as before.
         assert!(run(&sessions, &member).await.is_ok());
+    }
+}
+
+/// Opens streams that never answer.
+async fn hold(sessions: &Sessions, hello: &[u8]) {
+    let streams = (0..40).map(|_| async { sessions.run(hello, &mut Silent).await });
+    futures::future::join_all(streams).await;
+}
+
+#[tokio::test]
+async fn who_names_a_member_takes_nothing_from_it() {
+    for (base, knows_key) in [(Attempt::first as fn() -> Attempt, false), (Attempt::again, true)] {
+        let member = base();
+        let store = Fake::new(&member);
+        let sessions = sessions(store.clone());
+        let mut stranger = base();
+        stranger.secret = Some(EnrolmentSecret::new([1; 32]));
+        if knows_key {
+            // A pinned key is no secret: these get a challenge that they cannot answer.
+            (stranger.ek, stranger.secret) = (member.ek.clone(), None);
+        }
+        let hello = stranger.hello();
+        let honest = async {
+            tokio::task::yield_now().await;
+            run(&sessions, &member).await
+        };
+        tokio::select! {
+            outcome = honest => assert!(outcome.is_ok(), "{outcome:?}"),
+            () = hold(&sessions, &hello) => assert!(!knows_key, "strangers with the key wait"),
+        }
+        if !knows_key {
+            assert!(run(&sessions, &member).await.is_ok());
+            assert_eq!(store.reads.load(Ordering::SeqCst), 1, "a wrong proof is not worth a call");
+        }
+        assert!(store.refusals.lock().unwrap().is_empty());
+        assert_eq!(store.writes.load(Ordering::SeqCst), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_two_members_counts_once_it_is_proved() {
+    for base in [Attempt::first, Attempt::again] {
+        let mut member = base();
+        member.facts.key_elsewhere.pinned_to = Some("sandboxes/other".to_owned());
+        let store = Fake::new(&member);
+        let sessions = sessions(store.clone());
+        // It was only named: the quote is not made with this stream's secret.
+        member.opened = Some([0; 32]);
+        let first = store.member().pin.is_none();
+        let refusal = run(&sessions, &member).await.unwrap_err();
+        assert_eq!(refusal.reason, Reason::ExtraDataMismatch);
+        assert_eq!(store.member().pin.is_none(), first, "nothing is pinned by a mere name");
+        // Now it is proved, and even bad evidence does not hide it.
+        member.opened = None;
+        member.pcrs[10] = [1; 32];
+        let refusal = run(&sessions, &member).await.unwrap_err();
+        assert_eq!(refusal.reason, Reason::DuplicateEndorsementKey);
+        assert!(refusal.authenticated && !refusal.reason.is_transient());
+        assert_eq!(store.refusals.lock().unwrap().last(), Some(&Reason::DuplicateEndorsementKey));
+        let ek = Hello::parse(&member.hello()).unwrap().ek;
+        assert!(store.member().pin.is_some_and(|pin| pin.ek == ek), "its controller sees both");
+        assert_eq!(store.writes.load(Ordering::SeqCst), 0);
     }
 }
 

@@ -1,0 +1,101 @@
+//! Carrying out what endorsement reports need: tombstones of keys whose instances ended, and their end.
+
+use std::sync::Arc;
+
+use banlieue_crds::{EndorsementReport, PoolMember, names::managers};
+use jiff::{SignedDuration, Timestamp};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use serde_json::json;
+
+use super::{
+    member::MemberError,
+    reports::{self, Fate},
+    run::{Options, Parts},
+    sweep::Missing,
+};
+use crate::cluster::CALL_LIMIT;
+
+impl Parts {
+    /// One look at every report.
+    pub(super) async fn sweep_reports(&self, options: &Options, missing: &mut Missing) {
+        let Some(store) = self.reports.filled() else { return };
+        if self.context.members.wait_until_ready().await.is_err() {
+            return;
+        }
+        let (all, now) = (store.state(), Timestamp::now());
+        let members = self.context.members.state();
+        let without = all.iter().filter(|report| reports::member_of(report, &members).is_none());
+        let long = missing.note(without.filter_map(|report| report.uid()).collect(), now);
+        let keep = options.agent_ttl.saturating_add(options.svid_ttl);
+        let keep = SignedDuration::try_from(keep).unwrap_or(SignedDuration::from_hours(1));
+        for report in &all {
+            let missing_long = report.uid().is_some_and(|uid| long.contains(&uid));
+            let outcome = match reports::fate(report, reports::member_of(report, &members), missing_long, keep, now) {
+                Fate::Keep => continue,
+                Fate::End => ("end-report", self.end_report(report, now).await),
+                Fate::Delete => ("delete-report", self.delete_report(report).await),
+            };
+            self.context.metrics.count(outcome.0, if outcome.1.is_ok() { "ok" } else { "kubernetes" });
+            if let Err(why) = outcome.1 {
+                tracing::warn!(%why, report = %report.name_any(), "a report is not as it should be");
+            }
+        }
+    }
+
+    /// Makes the reports on an ending member tombstones.
+    pub(super) async fn end_reports_of(&self, member: &Arc<PoolMember>) -> Result<(), MemberError> {
+        if member.metadata.deletion_timestamp.is_none() {
+            return Ok(());
+        }
+        let own = std::slice::from_ref(member);
+        for report in self.reports.filled().map(|store| store.state()).unwrap_or_default() {
+            let ended = report.status.as_ref().is_some_and(|status| status.ended_at.is_some());
+            if !ended && reports::member_of(&report, own).is_some() {
+                let outcome = self.end_report(&report, Timestamp::now()).await;
+                self.context.metrics.count("end-report", if outcome.is_ok() { "ok" } else { "kubernetes" });
+                outcome
+                    .map_err(|why| MemberError::Kubernetes { act: format!("end report {}", report.name_any()), why })?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn end_report(&self, report: &EndorsementReport, now: Timestamp) -> Result<(), String> {
+        let body = json!({
+            "apiVersion": EndorsementReport::api_version(&()),
+            "kind": EndorsementReport::kind(&()),
+            "metadata": { "name": report.name_any(), "uid": report.metadata.uid },
+            "status": { "endedAt": format!("{now:.6}") },
+        });
+        let api = self.report_api(report);
+        let params = PatchParams::apply(managers::ATTESTOR_CONTROLLER).force();
+        settle(
+            tokio::time::timeout(CALL_LIMIT, api.patch_status(&report.name_any(), &params, &Patch::Apply(body))).await,
+        )
+    }
+
+    async fn delete_report(&self, report: &EndorsementReport) -> Result<(), String> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid: report.metadata.uid.clone(), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        let api = self.report_api(report);
+        settle(tokio::time::timeout(CALL_LIMIT, api.delete(&report.name_any(), &params)).await)
+    }
+
+    fn report_api(&self, report: &EndorsementReport) -> Api<EndorsementReport> {
+        Api::namespaced(self.context.client.clone(), &report.namespace().unwrap_or_default())
+    }
+}
+
+fn settle<T>(outcome: Result<kube::Result<T>, tokio::time::error::Elapsed>) -> Result<(), String> {
+    match outcome {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("no answer in time".to_owned()),
+    }
+}
