@@ -3,7 +3,7 @@ CARGO ?= cargo
 # No --package: the features of dependencies are then those of the whole workspace, and nothing is compiled twice.
 XTASK  = $(CARGO) run --quiet --bin xtask --
 
-.PHONY: help demo demo-down test check bench doctor tools image need-cargo
+.PHONY: help demo demo-down test check chart-check bench tools image need-cargo
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -18,10 +18,13 @@ demo-down: need-cargo ## end the cluster that `make demo KEEP=1` left up
 test: need-cargo ## everything CI runs: checks, unit, simulation, cluster and VM tests, timed by stage
 	@$(XTASK) test
 
-check: need-cargo ## formatting, refused dependencies, length of files, lints
+check: need-cargo ## formatting, words, length of files, licences and other rules of dependencies, lints
 	@$(XTASK) check
 
-bench: need-cargo ## time to bind and writes per claim against a bare baseline in the same run
+chart-check: need-cargo ## lint the Helm charts and compare what they install with the plain files
+	@$(XTASK) charts
+
+bench: need-cargo ## what lending and filling cost, as ratios against bare baselines of the same run, and as counts
 	@$(XTASK) bench
 
 tools: need-cargo ## build the pinned programs: Kubernetes, KubeVirt, SPIRE, identity providers

@@ -1,21 +1,21 @@
 //! Developer commands behind the Makefile: build what is missing, run the demo, run every check and test.
 //!
 //! - `packages`: Debian packages that a stage needs
-//! - `tools`, `scripts`: the pinned programs (`hack/tools`), in Go and in JavaScript
+//! - `tools`: the pinned programs (`hack/tools`), in Go and in JavaScript
 //! - `product`: the workspace's own binaries
 //! - `image`: the guest image, its golden boot, and the local image store
 //! - `demo`: the main job, told as a person would watch it
-//! - `check`, `test`: what a change must pass
+//! - `check`, `charts`, `test`: what a change must pass
 //! - `bench`: lending against a bare baseline
 //! - `stages`: progress and the table of times
 
 mod bench;
+mod charts;
 mod check;
 mod demo;
 mod image;
 mod packages;
 mod product;
-mod scripts;
 mod stages;
 mod test;
 mod tools;
@@ -47,8 +47,10 @@ enum Command {
     Tools { names: Vec<String> },
     /// Build the guest image, record its golden values, fill the local image store.
     Image,
-    /// Formatting, refused dependencies, length of files, lints.
+    /// Formatting, words, length of files, dependencies, lints.
     Check,
+    /// Lint the Helm charts and compare what they install with the plain files.
+    Charts,
     /// Everything CI runs, timed by stage.
     Test,
     /// Costs and times against a bare baseline of the same run.
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Command::Tools { names } => tools_command(&root, &names),
         Command::Image => image::command(&root),
         Command::Check => check::run(&root),
+        Command::Charts => charts::check(&root),
         Command::Test => test::run(&root),
         Command::Bench => bench::run(&root),
     };

@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
+use super::stamp::stamp;
+use super::store::{Store, remove_if_there};
+use super::{SHOWN, last_lines, rough};
 use crate::packages::{self, Purpose};
-use crate::tools::{SHOWN, Store, last_lines, remove_if_there, rough, stamp};
 
 /// One `[[script]]` of tools.toml.
 #[derive(Debug, Deserialize)]
