@@ -1,10 +1,12 @@
 //! Everything CI runs, cheapest first, so that a fault shows early.
 
+mod lanes;
+
 use std::path::Path;
 
 use crate::packages::{self, Purpose};
 use crate::stages::Stages;
-use crate::{check, demo, image, product, tools};
+use crate::{charts, check, demo, image, product, tools};
 
 /// Stages in order; the first failure ends the run.
 pub fn run(root: &Path) -> anyhow::Result<()> {
@@ -13,15 +15,14 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
     stages.run("checks", || check::run(root))?;
     stages.run("product binaries", || product::build(root))?;
     stages.run("test binaries", || product::cargo(root, &["test", "--workspace", "--no-run", "--quiet"]))?;
-    stages.run("unit, property and simulation tests", || {
+    stages.run("unit and property tests", || {
         product::cargo(root, &["test", "--workspace", "--lib", "--bins", "--quiet"])
     })?;
     stages.run("pinned programs", || tools::ensure(root, tools::EVERYTHING).map(drop))?;
+    stages.run("Helm charts", || charts::check(root))?;
     stages.run("guest image and golden boot", || image::ensure(root).map(drop))?;
     stages.run("the demo, as a person runs it", || demo::run(root, false))?;
-    stages.run("tests on real components", || {
-        product::cargo(root, &["test", "--workspace", "--test", "*", "--no-fail-fast"])
-    })?;
+    stages.run("simulation, and tests on real components", || lanes::run(root))?;
     stages.print();
     Ok(())
 }
