@@ -6,7 +6,8 @@ use banlieue_protocol::names::{Cluster, TrustDomain};
 use banlieue_protocol::seed::{AGENT_TTL_SECONDS, HostPort, MAX_AGENT_TTL_SECONDS};
 use clap::{Parser, Subcommand};
 
-use crate::runtime::Issuer;
+use crate::runtime::{Egress, Endpoint, Issuer, Peer};
+use crate::schedule::Terms;
 use crate::store::ObjectKey;
 
 /// Keeps warm pools of attested virtual machines, lends each to one claim, destroys it.
@@ -23,7 +24,8 @@ pub struct Cli {
 pub enum Command {
     /// Run the controller until SIGTERM or SIGINT.
     Run(Box<RunArgs>),
-    /// Look whether the cluster has what banlieue needs, and list who could reach into a member.
+    /// Look whether the cluster has what banlieue needs, and list who could reach into a member. Exit code 1 when
+    /// something is wrong, 3 when the cluster cannot be asked.
     Doctor(DoctorArgs),
 }
 
@@ -53,12 +55,32 @@ pub struct RunArgs {
     #[arg(long, env = "BANLIEUE_AGENT_TTL_SECONDS", default_value_t = AGENT_TTL_SECONDS,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_AGENT_TTL_SECONDS)))]
     pub agent_ttl_seconds: u32,
+    /// Who stands behind --spire-server, for the pools' NetworkPolicies: a CIDR (10.0.0.0/8), or namespace and labels of
+    /// pods (spire/app=spire-server,tier=a), each with @<port> when it listens on another. May be repeated; needed when
+    /// --spire-server is a host name.
+    #[arg(long = "spire-peer", env = "BANLIEUE_SPIRE_PEERS", value_delimiter = ';')]
+    pub spire_peers: Vec<Peer>,
+    /// The same for --broker.
+    #[arg(long = "broker-peer", env = "BANLIEUE_BROKER_PEERS", value_delimiter = ';')]
+    pub broker_peers: Vec<Peer>,
     /// ConfigMap of the system namespace that holds SPIRE's trust bundle under the key bundle.crt.
     #[arg(long, env = "BANLIEUE_BUNDLE_CONFIGMAP", default_value = "spire-bundle")]
     pub bundle_configmap: String,
     /// Where /livez, /readyz and /metrics are served.
     #[arg(long, env = "BANLIEUE_METRICS", default_value = "127.0.0.1:8080")]
     pub metrics: SocketAddr,
+    /// Write only while holding the Lease `banlieue-controller` of the system namespace, so that several may run.
+    #[arg(long, env = "BANLIEUE_LEADER_ELECT", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true")]
+    pub leader_elect: bool,
+    /// How long the others wait for a leader that is silent. It stops writing after two thirds of that.
+    #[arg(long, env = "BANLIEUE_LEASE_SECONDS", default_value_t = 15,
+        value_parser = clap::value_parser!(u32).range(3..=3600))]
+    pub lease_seconds: u32,
+    /// Name in the Lease and in events; made up anew at every start when none is given. A process that starts under the
+    /// name that is in the Lease takes it at once: give a name (a pod's) that two processes never have at a time.
+    #[arg(long, env = "BANLIEUE_IDENTITY")]
+    pub identity: Option<String>,
     /// Log as JSON lines.
     #[arg(long, env = "BANLIEUE_LOG_JSON")]
     pub log_json: bool,
@@ -70,6 +92,9 @@ pub struct DoctorArgs {
     /// Namespace of banlieue's own programs.
     #[arg(long, env = "BANLIEUE_SYSTEM_NAMESPACE", default_value = "banlieue-system")]
     pub system_namespace: String,
+    /// ConfigMap of the system namespace that holds SPIRE's trust bundle under the key bundle.crt.
+    #[arg(long, env = "BANLIEUE_BUNDLE_CONFIGMAP", default_value = "spire-bundle")]
+    pub bundle_configmap: String,
 }
 
 impl RunArgs {
@@ -82,6 +107,28 @@ impl RunArgs {
             broker: self.broker.clone(),
             agent_ttl_seconds: self.agent_ttl_seconds,
         }
+    }
+
+    /// What members may reach.
+    pub fn egress(&self) -> Egress {
+        let spire = Endpoint {
+            name: "SPIRE",
+            flag: "--spire-peer",
+            address: self.spire_server.clone(),
+            peers: self.spire_peers.clone(),
+        };
+        let broker = self.broker.clone().map(|address| Endpoint {
+            name: "the broker",
+            flag: "--broker-peer",
+            address,
+            peers: self.broker_peers.clone(),
+        });
+        Egress([spire].into_iter().chain(broker).collect())
+    }
+
+    /// Times of the leader's Lease.
+    pub fn terms(&self) -> Terms {
+        Terms::of_seconds(self.lease_seconds)
     }
 
     /// The trust bundle's ConfigMap.

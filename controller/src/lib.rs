@@ -8,10 +8,12 @@
 //! | [`runtime`] | the objects a member consists of |
 //! | [`schedule`] | work queue and deadlines, backoff, expectations, workers |
 //! | [`api`] | the one door to the API server, which the simulation replaces |
+//! | [`campaign`] | leader election |
 //! | [`run`], [`config`], [`http`], [`metrics`], [`doctor`] | the program around it |
 
 pub mod act;
 pub mod api;
+pub mod campaign;
 pub mod config;
 pub mod decide;
 pub mod doctor;

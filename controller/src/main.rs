@@ -1,5 +1,6 @@
 //! `banlieue-controller run|doctor`.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use banlieue_controller::config::{Cli, Command};
@@ -13,7 +14,9 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let json = matches!(&cli.command, Command::Run(args) if args.log_json);
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Colours are for people who look on, not for files.
+    let colours = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     if json {
         log.json().init()
     } else {
@@ -37,8 +40,8 @@ fn main() -> ExitCode {
         };
         match done {
             Ok(true) => ExitCode::SUCCESS,
-            // What is missing was printed.
-            Ok(false) => ExitCode::from(3),
+            // What is wrong was printed.
+            Ok(false) => ExitCode::from(1),
             Err(error) => {
                 eprintln!("banlieue-controller: {error}");
                 ExitCode::from(error.exit_code())

@@ -73,6 +73,7 @@ pub struct Metrics {
     destroy_time: Histogram,
     orphans: Counter,
     leader_changes: Counter,
+    leading: Gauge,
     watch_lag: Family<Kind, Histogram>,
     events_dropped: Counter,
 }
@@ -98,6 +99,7 @@ impl Default for Metrics {
             destroy_time: long(),
             orphans: Counter::default(),
             leader_changes: Counter::default(),
+            leading: Gauge::default(),
             watch_lag: Family::new_with_constructor(short),
             events_dropped: Counter::default(),
         };
@@ -122,6 +124,7 @@ impl Default for Metrics {
         r.register("destroy_seconds", "From a member's deletion to its finalizer off", metrics.destroy_time.clone());
         r.register("orphans", "Members found spent without a claim that counts", metrics.orphans.clone());
         r.register("leader_changes", "Times that this process became leader", metrics.leader_changes.clone());
+        r.register("leading", "1 while this process leads", metrics.leading.clone());
         r.register("watch_lag_seconds", "From an object's creation to its arrival here", metrics.watch_lag.clone());
         r.register("events_dropped", "Events not sent, for the rate limit", metrics.events_dropped.clone());
         Self { registry: Arc::new(registry), ..metrics }
@@ -218,9 +221,12 @@ impl Metrics {
         self.orphans.inc();
     }
 
-    /// This process became leader.
-    pub fn leader(&self) {
-        self.leader_changes.inc();
+    /// This process became leader, or is it no more.
+    pub fn leading(&self, leads: bool) {
+        if leads {
+            self.leader_changes.inc();
+        }
+        self.leading.set(i64::from(leads));
     }
 
     /// A new object arrived so long after its creation.

@@ -11,13 +11,14 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::act::{Controller, Events, Parts, Settings, System, run_events};
+use crate::act::{Controller, Events, Parts, Random, Settings, System, run_events};
 use crate::api::{Kubernetes, Typed, chain, connect};
+use crate::campaign::{self, Campaign, LEASE};
 use crate::config::RunArgs;
 use crate::decide::Tuning;
 use crate::metrics::Metrics;
-use crate::schedule::{Key, Lane, run_workers};
-use crate::store::watch;
+use crate::schedule::{Election, Key, Lane, Leadership, Lookout, run_workers};
+use crate::store::{ObjectKey, watch};
 
 /// Why the program cannot run: one sentence on what is wrong, one on what to do.
 #[derive(Debug, Error)]
@@ -112,43 +113,75 @@ pub async fn run(args: RunArgs, stop: CancellationToken) -> Result<(), RunError>
     let client = connected(config.clone())?;
     check_cluster(&client, &url).await?;
     let binding = connected(config.clone())?;
+    let electing = connected(config.clone())?;
     let watching = connected(config)?;
     let listener = TcpListener::bind(args.metrics)
         .await
         .map_err(|error| RunError::Listen { address: args.metrics.to_string(), cause: error.to_string() })?;
 
     let metrics = Metrics::default();
-    let api = Arc::new(Kubernetes::new(client, Duration::from_secs(30), metrics.clone()));
+    let leadership = if args.leader_elect { Leadership::follower() } else { Leadership::always() };
+    let me = args.identity.clone().unwrap_or_else(made_up_name);
+    let gated = |client, deadline| {
+        Arc::new(Kubernetes::new(client, deadline, metrics.clone()).only_leading(leadership.clone()))
+    };
+    let api = gated(client, Duration::from_secs(30));
     let (events, queue) = Events::new(1024, metrics.clone());
-    let sender = tokio::spawn(run_events(Typed::new(api.clone()), queue, instance_name(), metrics.clone()));
+    let sender = tokio::spawn(run_events(Typed::new(api.clone()), queue, me.clone(), metrics.clone()));
+    let egress = args.egress();
     let controller = Arc::new(Controller::new(Parts {
         api,
-        binding: Arc::new(Kubernetes::new(binding, Duration::from_secs(10), metrics.clone())),
+        binding: gated(binding, Duration::from_secs(10)),
         scopes: args.namespaces.len(),
         clock: Arc::new(System),
         random: Arc::new(System),
         settings: Settings {
             issuer: args.issuer(),
             bundle: args.bundle(),
-            tuning: Tuning::default(),
+            tuning: Tuning { egress_gap: egress.gap(), ..Tuning::default() },
+            egress,
             coalesce: SignedDuration::from_millis(250),
             pace: (50, 50),
         },
         events,
-        metrics,
+        metrics: metrics.clone(),
+        leadership: leadership.clone(),
     }));
-    tracing::info!(url, metrics = %listener.local_addr().map_or_else(|_| args.metrics.to_string(), |a| a.to_string()), "started");
+    tracing::info!(url, identity = me, metrics = %listener.local_addr().map_or_else(|_| args.metrics.to_string(), |a| a.to_string()), "started");
 
     let (changes, received) = mpsc::channel(4096);
     let watches = stop.child_token();
     watch::start(&watching, &args.namespaces, changes.clone(), &watches);
-    let feed = tokio::spawn(feed(controller.clone(), watching, changes, received, watches.clone()));
+    let feed = tokio::spawn(feed(controller.clone(), watching.clone(), changes, received, watches.clone()));
     let served = tokio::spawn(crate::http::serve(listener, controller.clone(), watches.clone()));
+
+    // Its own end, after the lanes': what was begun is finished under the lease.
+    let retire = CancellationToken::new();
+    let (leads, leading) = tokio::sync::watch::channel(false);
+    let election = if args.leader_elect {
+        let terms = args.terms();
+        let campaign = Campaign {
+            api: Typed::new(Arc::new(Kubernetes::new(electing, terms.renew_deadline / 2, metrics.clone()))),
+            lease: ObjectKey::new(&args.system_namespace, LEASE),
+            election: Election::new(me.clone(), terms),
+            me,
+            leadership,
+        };
+        tokio::spawn(campaign::follow(controller.clone(), watching, args.namespaces.clone(), leading));
+        let (controller, stop, retire) = (controller.clone(), stop.clone(), retire.clone());
+        Some(tokio::spawn(async move {
+            campaign::synced(&controller, &stop).await;
+            drop(controller);
+            campaign.run(leads, retire).await;
+        }))
+    } else {
+        None
+    };
 
     let mut lanes = tokio::task::JoinSet::new();
     for (lane, most) in [(Lane::Bind, 64), (Lane::End, 32), (Lane::Fill, 8)] {
         let schedule = controller.schedule();
-        let (clock, worker) = (controller.clone(), controller.clone());
+        let (clock, worker, gate) = (controller.clone(), controller.clone(), controller.clone());
         let counts = controller.metrics().clone();
         let taken = move |key: &Key, lag: SignedDuration, depth| {
             counts.queue_wait(key.kind(), lag.as_secs_f64());
@@ -158,10 +191,15 @@ pub async fn run(args: RunArgs, stop: CancellationToken) -> Result<(), RunError>
             let worker = worker.clone();
             async move { worker.work(key).await }
         };
-        lanes.spawn(run_workers(schedule, lane, most, move || clock.now(), taken, work, stop.clone()));
+        let lookout = Lookout { now: move || clock.now(), may: move || gate.works(), taken };
+        lanes.spawn(run_workers(schedule, lane, most, lookout, work, stop.clone()));
     }
     while lanes.join_next().await.is_some() {}
     tracing::info!("drained");
+    retire.cancel();
+    if let Some(election) = election {
+        let _ = tokio::time::timeout(Duration::from_secs(5), election).await;
+    }
     watches.cancel();
     feed.abort();
     let _ = tokio::time::timeout(Duration::from_secs(2), served).await;
@@ -193,6 +231,10 @@ async fn feed(
     }
 }
 
-fn instance_name() -> String {
-    std::env::var("HOSTNAME").unwrap_or_else(|_| format!("banlieue-controller-{}", std::process::id()))
+/// A name that no other process has, nor this one at its next start.
+fn made_up_name() -> String {
+    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "banlieue-controller".into());
+    let mut random = [0u8; 4];
+    System.fill(&mut random);
+    format!("{host}_{}", hex::encode(random))
 }

@@ -230,7 +230,7 @@ impl Controller {
             patch,
         );
         match answer.await {
-            Ok(claim) => {
+            Ok(written) => {
                 let created = claim.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
                 let waited = waited || now.duration_since(created).as_secs() > 1;
                 self.metrics.bound(now.duration_since(created).as_secs_f64(), !waited);
@@ -241,10 +241,11 @@ impl Controller {
                         let count = if waited { &mut facts.hits.1 } else { &mut facts.hits.0 };
                         *count = count.saturating_add(1);
                     });
-                    index.put_claim(claim)
+                    index.put_claim(written)
                 };
                 keys.push(Key::Claim(key.clone()));
                 self.wake(keys);
+                self.tell(claim, false, "Bound", "Bind", format!("member {} until {expires_at:.0}", member.name_any()));
                 Ok(true)
             }
             Err(error) => {

@@ -35,11 +35,19 @@ impl Controller {
                 Ok(())
             }
             ClaimIntent::Wait { reason, message, position } => {
-                let conditions = with(claim, ClaimCondition::Bound, false, reason.as_str(), message, now);
+                let standing = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+                let said = conditions::find(standing, ClaimCondition::Bound)
+                    .is_some_and(|condition| condition.reason == reason.as_str());
+                let conditions = with(claim, ClaimCondition::Bound, false, reason.as_str(), message.clone(), now);
                 let status = json!({
                     "phase": ClaimPhase::Pending, "queuePosition": position, "conditions": conditions,
                 });
-                self.write_claim(claim, status).await
+                self.write_claim(claim, status).await?;
+                // A place that moved is no news.
+                if !said {
+                    self.tell(claim, reason == ClaimReason::PoolNotFound, reason.as_str(), "Wait", message);
+                }
+                Ok(())
             }
             ClaimIntent::Fail { reason, message } => {
                 let mut conditions = with(claim, ClaimCondition::Bound, false, reason.as_str(), message.clone(), now);
@@ -230,7 +238,14 @@ impl Controller {
         }
     }
 
-    fn tell(&self, claim: &VirtualMachineClaim, warning: bool, reason: &str, action: &'static str, message: String) {
+    pub(super) fn tell(
+        &self,
+        claim: &VirtualMachineClaim,
+        warning: bool,
+        reason: &str,
+        action: &'static str,
+        message: String,
+    ) {
         self.events.send(Event {
             kind: Kind::Claim,
             object: ObjectKey::of(claim),

@@ -144,7 +144,6 @@ impl Controller {
         if !draft.differs_from(&snapshot.member) {
             return Ok(());
         }
-        self.tell_member(&snapshot.member, true, "Ending", format!("the member cannot end: {why}"));
         self.write_member_status(&snapshot.member, &draft).await?;
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! Events for people: sent beside the work, rate limited, never waited for.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -61,11 +62,41 @@ impl EventSink for Events {
     }
 }
 
-/// Sends events until the queue closes: at most ten a second, with a burst of fifty.
+/// How long one object does not repeat itself.
+const REPEAT: SignedDuration = SignedDuration::from_secs(10);
+
+/// What was told of late, so that a condition that flaps does not fill the namespace with events.
+#[derive(Debug, Default)]
+struct Told(BTreeMap<(String, String, &'static str), Timestamp>);
+
+impl Told {
+    /// Whether this may be told now: the same object has not said the same word of the same act for a while.
+    fn is_news(&mut self, event: &Event, now: Timestamp) -> bool {
+        if self.0.len() > 4096 {
+            self.0.retain(|_, at| now.duration_since(*at) < REPEAT);
+        }
+        let word = (event.uid.clone(), event.reason.clone(), event.action);
+        match self.0.get(&word) {
+            Some(at) if now.duration_since(*at) < REPEAT => false,
+            _ => {
+                self.0.insert(word, now);
+                true
+            }
+        }
+    }
+}
+
+/// Sends events until the queue closes: at most ten a second with a burst of fifty, and no object repeats itself
+/// within ten seconds.
 pub async fn run_events(api: Typed, mut events: mpsc::Receiver<Event>, instance: String, metrics: Metrics) {
     let mut pace = Pace::new(50, 10);
+    let mut told = Told::default();
     let mut count: u64 = 0;
     while let Some(event) = events.recv().await {
+        if !told.is_news(&event, Timestamp::now()) {
+            metrics.event_dropped();
+            continue;
+        }
         while pace.take(1, Timestamp::now()) == 0 {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -101,4 +132,29 @@ fn body(event: &Event, instance: &str, count: u64, now: Timestamp) -> Value {
             "namespace": event.object.namespace, "name": event.object.name, "uid": event.uid,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_does_not_repeat_itself_within_a_while() {
+        let event = |uid: &str, reason: &str| Event {
+            kind: Kind::Pool,
+            object: ObjectKey::new("ns", "p"),
+            uid: uid.into(),
+            warning: false,
+            reason: reason.into(),
+            action: "Reconcile",
+            message: String::new(),
+        };
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut told = Told::default();
+        assert!(told.is_news(&event("a", "Warm"), at(0)));
+        assert!(!told.is_news(&event("a", "Warm"), at(9)));
+        assert!(told.is_news(&event("a", "Paused"), at(9)));
+        assert!(told.is_news(&event("b", "Warm"), at(9)));
+        assert!(told.is_news(&event("a", "Warm"), at(10)));
+    }
 }

@@ -3,7 +3,7 @@
 use banlieue_crds::PoolMember;
 use banlieue_crds::conditions::MemberReason;
 use banlieue_crds::member::MemberPhase;
-use banlieue_crds::names::{self, MemberState, labels, managers};
+use banlieue_crds::names::{self, MemberState, finalizers, labels, managers};
 use banlieue_crds::{VirtualMachineClaim, kubevirt::VirtualMachineInstance};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -59,8 +59,7 @@ impl Controller {
         match intent {
             MemberIntent::Provision => self.provision(at_start, now).await,
             MemberIntent::Status(draft) => {
-                let written = self.write_member_status(&at_start.member, &draft).await?;
-                self.report_phase(&at_start.member, &written);
+                self.write_member_status(&at_start.member, &draft).await?;
                 Ok(())
             }
             MemberIntent::Label(state) => {
@@ -97,6 +96,15 @@ impl Controller {
             Ok(written) => {
                 let keys = self.index().put_member(written.clone());
                 self.wake(keys);
+                self.report_stages(member, &written);
+                let of = |member: &PoolMember| member.status.clone().unwrap_or_default().conditions;
+                for news in decide::member_news(&of(member), &of(&written)) {
+                    if news.warning {
+                        let (reason, message) = (&news.condition.reason, &news.condition.message);
+                        tracing::warn!(member = %key, reason, message, "member may not be lent");
+                    }
+                    self.tell_member(&written, news.warning, &news.condition.reason, news.text());
+                }
                 Ok(written)
             }
             Err(error) => {
@@ -218,8 +226,7 @@ impl Controller {
         }
         let mut draft = MemberDraft::of(&snapshot.member);
         draft.end(MemberPhase::Failed, MemberReason::InstanceGone, format!("its instance {uid} is gone"), now);
-        let written = self.write_member_status(&snapshot.member, &draft).await?;
-        self.report_phase(&snapshot.member, &written);
+        self.write_member_status(&snapshot.member, &draft).await?;
         Ok(())
     }
 
@@ -235,42 +242,28 @@ impl Controller {
             return Ok(());
         }
         self.metrics.orphan();
-        self.tell_member(&snapshot.member, false, "Deleting", "its claim is gone".to_owned());
+        let text = format!(
+            "claim {} went without waiting for this member, which is destroyed now: its creator should have set the \
+             finalizer {}",
+            claim_ref.name,
+            finalizers::CLAIM_PROTECTION
+        );
+        self.tell_member(&snapshot.member, true, "ClaimGone", text);
         self.delete_member(&snapshot.key, &snapshot.uid(), None).await
     }
 
-    /// Metrics and an event when a member reaches a phase.
-    pub(super) fn report_phase(&self, before: &PoolMember, after: &PoolMember) {
+    /// Metrics when a member becomes Ready for the first time in its phase.
+    fn report_stages(&self, before: &PoolMember, after: &PoolMember) {
         let phase = |member: &PoolMember| member.status.as_ref().and_then(|status| status.phase);
-        let (Some(new), old) = (phase(after), phase(before)) else { return };
-        if old == Some(new) {
+        if phase(before) == phase(after) || phase(after) != Some(MemberPhase::Ready) {
             return;
         }
         let times = after.status.as_ref().and_then(|status| status.phase_times.clone()).unwrap_or_default();
-        if let Some(created) = times.created {
-            let since = |time: &Timestamp| time.duration_since(created.0).as_secs_f64();
-            if new == MemberPhase::Ready {
-                for (stage, time) in [("running", times.running), ("attested", times.attested), ("ready", times.ready)]
-                {
-                    if let Some(time) = time {
-                        self.metrics.stage(stage, since(&time.0));
-                    }
-                }
+        let Some(created) = times.created else { return };
+        for (stage, time) in [("running", times.running), ("attested", times.attested), ("ready", times.ready)] {
+            if let Some(time) = time {
+                self.metrics.stage(stage, time.0.duration_since(created.0).as_secs_f64());
             }
-        }
-        let ready = banlieue_crds::conditions::find(
-            after.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default(),
-            banlieue_crds::conditions::MemberCondition::Ready,
-        );
-        let message = ready.map(|condition| condition.message.clone()).unwrap_or_default();
-        match new {
-            MemberPhase::Ready => self.tell_member(after, false, "Ready", "the member may be lent".to_owned()),
-            MemberPhase::Failed | MemberPhase::Quarantined => {
-                let reason = ready.map_or("Failed", |condition| condition.reason.as_str()).to_owned();
-                tracing::warn!(member = %ObjectKey::of(after), reason, message, "member will never be lent");
-                self.tell_member(after, true, &reason, message);
-            }
-            MemberPhase::Provisioning | MemberPhase::Booting | MemberPhase::Attesting => {}
         }
     }
 

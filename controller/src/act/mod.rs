@@ -23,8 +23,8 @@ pub use world::{Clock, Random, System};
 use crate::api::{Api, ApiError, Typed};
 use crate::decide::Tuning;
 use crate::metrics::Metrics;
-use crate::runtime::{EnrolmentError, Issuer};
-use crate::schedule::{Backoff, Key, Queue, Schedule};
+use crate::runtime::{Egress, EnrolmentError, Issuer};
+use crate::schedule::{Backoff, Key, Leadership, Queue, Schedule};
 use crate::store::{Change, Index, ObjectKey};
 
 /// Why a pass ended early.
@@ -60,6 +60,8 @@ pub(crate) type Outcome = Result<Option<Timestamp>, ActError>;
 pub struct Settings {
     /// What every seed holds.
     pub issuer: Issuer,
+    /// What members may reach.
+    pub egress: Egress,
     /// Namespace and name of the ConfigMap with SPIRE's trust bundle.
     pub bundle: ObjectKey,
     /// Settings of decisions.
@@ -83,6 +85,7 @@ pub struct Controller {
     settings: Settings,
     events: Arc<dyn EventSink>,
     metrics: Metrics,
+    leadership: Leadership,
 }
 
 /// What a controller is made of.
@@ -103,6 +106,8 @@ pub struct Parts {
     pub events: Arc<dyn EventSink>,
     /// Metrics.
     pub metrics: Metrics,
+    /// Whether it may write.
+    pub leadership: Leadership,
 }
 
 impl Controller {
@@ -119,6 +124,7 @@ impl Controller {
             settings: parts.settings,
             events: parts.events,
             metrics: parts.metrics,
+            leadership: parts.leadership,
         }
     }
 
@@ -142,7 +148,32 @@ impl Controller {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one watch event. Until every watch has listed once, nothing is scheduled.
+    /// Whether it leads, so that its passes may begin.
+    pub fn works(&self) -> bool {
+        self.leadership.works()
+    }
+
+    /// It leads from now on: everything is looked at. Until then a follower only kept its index warm.
+    pub fn begin(&self) {
+        self.metrics.leading(true);
+        // Before the index is read: what arrives after that is scheduled by `observe`.
+        self.leadership.begin();
+        let keys = {
+            let index = self.index();
+            if index.unsynced().is_empty() { index.all_keys() } else { Vec::new() }
+        };
+        self.wake(keys);
+    }
+
+    /// It does not lead any more. Passes that run end by themselves, as their writes are refused; what they picked or
+    /// sent stays in the index, for [`Self::begin`] to go on with.
+    pub fn rest(&self) {
+        self.metrics.leading(false);
+        self.leadership.rest();
+        self.schedule.queue().clear();
+    }
+
+    /// Takes one watch event. Until every watch has listed once, and in a follower, nothing is scheduled.
     pub fn observe(&self, change: Change) {
         let now = self.now();
         if let Some((kind, created)) = change.event.arrival() {
@@ -159,7 +190,7 @@ impl Controller {
                 (false, false) => (Vec::new(), false),
             }
         };
-        if synced {
+        if synced && self.works() {
             self.schedule.add(keys, now);
         }
     }
@@ -175,7 +206,7 @@ impl Controller {
                 self.metrics.reconcile(key.kind(), error.category());
                 let failures = self.schedule.queue().retry(&key, self.now());
                 match &error {
-                    ActError::Api(ApiError::Conflict { .. }) | ActError::NotYet(_) => {
+                    ActError::Api(ApiError::Conflict { .. } | ApiError::NotLeading { .. }) | ActError::NotYet(_) => {
                         tracing::debug!(kind = key.kind(), object = %key.object(), %error, "again");
                     }
                     _ if failures > 3 => {

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::world::suffix;
 use super::{ActError, Controller, Event, Outcome};
 use crate::api::{ApiError, Kind, Refusal};
-use crate::decide::{self, PolicyState, PoolIntent, Shortage, TemplateVerdict};
+use crate::decide::{self, News, PolicyState, PoolIntent, Shortage, TemplateVerdict};
 use crate::runtime;
 use crate::schedule::{Key, Pace};
 use crate::store::{ObjectKey, PoolSnapshot};
@@ -77,12 +77,14 @@ impl Controller {
             PoolIntent::ValidateTemplate { revision } => {
                 self.validate_template(snapshot, revision, now).await.map(|()| None)
             }
-            PoolIntent::CreateNetworkPolicy => {
-                let object = runtime::network_policy(pool, &self.settings.issuer);
-                match self.api.create::<NetworkPolicy>(Kind::NetworkPolicy, managers::CONTROLLER, object).await {
-                    Ok(_) | Err(ApiError::AlreadyExists { .. }) => Ok(None),
-                    Err(error) => Err(error.into()),
-                }
+            PoolIntent::ApplyNetworkPolicy => {
+                let object = runtime::network_policy(pool, &self.settings.egress);
+                let written: NetworkPolicy =
+                    self.api.apply(Kind::NetworkPolicy, managers::CONTROLLER, false, object).await?;
+                let is = (written.uid().unwrap_or_default(), written.metadata.generation.unwrap_or_default());
+                let uid = pool.uid().unwrap_or_default();
+                self.index().update_facts(&uid, |facts| facts.network_policy = Some(is));
+                Ok(None)
             }
             PoolIntent::Create { count, revision } => self.create_members(snapshot, count, &revision, now).await,
             PoolIntent::DeleteMember { member, why } => {
@@ -217,9 +219,6 @@ impl Controller {
             }
             Err(error) => return Err(error.into()),
         };
-        if let TemplateVerdict::Refused { message, .. } = &verdict {
-            self.tell_pool(pool, true, "TemplateInvalid", message.clone());
-        }
         let uid = pool.uid().unwrap_or_default();
         self.index().update_facts(&uid, |facts| facts.template = Some((revision, verdict)));
         self.wake(vec![Key::Pool(snapshot.key.clone())]);
@@ -280,9 +279,6 @@ impl Controller {
         let found = Some((wanted.sha256.clone(), state));
         if self.index().pool_facts(&uid).policy == found {
             return Ok(());
-        }
-        if let Some((_, PolicyState::Missing { message, .. })) = &found {
-            self.tell_pool(pool, true, "MeasurementsNotFound", message.clone());
         }
         self.index().update_facts(&uid, |facts| facts.policy = found);
         self.wake(vec![Key::Pool(snapshot.key.clone())]);
@@ -378,6 +374,9 @@ impl Controller {
         });
         match self.api.apply::<VirtualMachinePool>(Kind::Pool, managers::CONTROLLER, true, body).await {
             Ok(written) => {
+                for news in decide::pool_news(&standing.conditions, &status.conditions) {
+                    self.tell_pool(pool, news);
+                }
                 let keys = {
                     let mut index = self.index();
                     index.update_facts(&uid, |facts| facts.status_written = Some(now));
@@ -404,15 +403,15 @@ impl Controller {
         }
     }
 
-    fn tell_pool(&self, pool: &VirtualMachinePool, warning: bool, reason: &str, message: String) {
+    fn tell_pool(&self, pool: &VirtualMachinePool, news: News<'_>) {
         self.events.send(Event {
             kind: Kind::Pool,
             object: ObjectKey::of(pool),
             uid: pool.uid().unwrap_or_default(),
-            warning,
-            reason: reason.to_owned(),
+            warning: news.warning,
+            reason: news.condition.reason.clone(),
             action: "Reconcile",
-            message,
+            message: news.text(),
         });
     }
 }

@@ -92,8 +92,7 @@ impl Controller {
             Err(error) => {
                 draft.set_provisioned(false, MemberReason::SeedMismatch, error.to_string(), now);
                 draft.end(MemberPhase::Failed, MemberReason::SeedMismatch, error.to_string(), now);
-                let written = self.write_member_status(member, &draft).await?;
-                self.report_phase(member, &written);
+                self.write_member_status(member, &draft).await?;
                 Ok(None)
             }
         }
@@ -168,8 +167,7 @@ impl Controller {
         let mut draft = MemberDraft::of(member);
         draft.set_provisioned(false, reason, message.clone(), now);
         draft.end(MemberPhase::Failed, reason, message, now);
-        let written = self.write_member_status(member, &draft).await?;
-        self.report_phase(member, &written);
+        self.write_member_status(member, &draft).await?;
         Ok(None)
     }
 }

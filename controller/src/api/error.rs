@@ -60,6 +60,12 @@ pub enum ApiError {
         /// What was seen.
         message: String,
     },
+    /// A write that was not sent, since this process does not lead, or not any more.
+    #[error("{what}: not sent: this process does not lead")]
+    NotLeading {
+        /// The call.
+        what: String,
+    },
     /// The answer did not parse as the kind asked for. The write, if it was one, happened.
     #[error("{what}: unreadable answer: {message}")]
     Unreadable {
@@ -82,13 +88,17 @@ impl ApiError {
             ApiError::Refused { refusal: Refusal::QuotaExceeded, .. } => "quota",
             ApiError::Busy { .. } => "busy",
             ApiError::Unknown { .. } => "unknown",
+            ApiError::NotLeading { .. } => "not_leading",
             ApiError::Unreadable { .. } => "unreadable",
         }
     }
 
     /// Whether the same call may succeed later without anybody changing anything.
     pub fn is_transient(&self) -> bool {
-        matches!(self, ApiError::Busy { .. } | ApiError::Unknown { .. } | ApiError::Conflict { .. })
+        matches!(
+            self,
+            ApiError::Busy { .. } | ApiError::Unknown { .. } | ApiError::Conflict { .. } | ApiError::NotLeading { .. }
+        )
     }
 
     /// Whether a write may have happened in spite of the error.
@@ -99,6 +109,11 @@ impl ApiError {
     /// Whether the object is not there.
     pub fn is_not_found(&self) -> bool {
         matches!(self, ApiError::NotFound { .. })
+    }
+
+    /// Whether the name was taken.
+    pub fn already_exists(&self) -> bool {
+        matches!(self, ApiError::AlreadyExists { .. })
     }
 
     /// Whether a precondition failed.

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::{Api, ApiError, Operation, Request};
 use crate::metrics::Metrics;
+use crate::schedule::Leadership;
 
 /// A connection to the API server with its own pool, no retries and a deadline for every call.
 ///
@@ -18,12 +19,19 @@ pub struct Kubernetes {
     client: kube::Client,
     deadline: Duration,
     metrics: Metrics,
+    leadership: Option<Leadership>,
 }
 
 impl Kubernetes {
     /// Wraps a client made by [`connect`]; `deadline` bounds each call.
     pub fn new(client: kube::Client, deadline: Duration, metrics: Metrics) -> Self {
-        Self { client, deadline, metrics }
+        Self { client, deadline, metrics, leadership: None }
+    }
+
+    /// Sends writes only while this process leads, and gives them up when it does not any more.
+    #[must_use]
+    pub fn only_leading(self, leadership: Leadership) -> Self {
+        Self { leadership: Some(leadership), ..self }
     }
 
     /// The client, for watches.
@@ -48,8 +56,15 @@ impl Api for Kubernetes {
             refusal: super::Refusal::Invalid,
             message: e,
         })?;
-        let outcome = match tokio::time::timeout(self.deadline, self.client.request_text(http_request)).await {
-            Err(_) => Err(ApiError::Unknown { what, message: format!("nothing within {:?}", self.deadline) }),
+        let mut deadline = self.deadline;
+        if write && let Some(leadership) = &self.leadership {
+            match leadership.remaining() {
+                Some(remaining) => deadline = deadline.min(remaining),
+                None => return Err(ApiError::NotLeading { what }),
+            }
+        }
+        let outcome = match tokio::time::timeout(deadline, self.client.request_text(http_request)).await {
+            Err(_) => Err(ApiError::Unknown { what, message: format!("nothing within {deadline:?}") }),
             Ok(Ok(text)) => Ok(text),
             Ok(Err(kube::Error::Api(status))) => {
                 Err(ApiError::from_status(what, status.code, &status.reason, status.message.clone()))

@@ -36,6 +36,8 @@ pub enum Kind {
     NetworkPolicy,
     /// `events.events.k8s.io`
     Event,
+    /// `leases.coordination.k8s.io`
+    Lease,
 }
 
 impl Kind {
@@ -51,6 +53,7 @@ impl Kind {
             Kind::Pod => ("api/v1", "pods"),
             Kind::NetworkPolicy => ("apis/networking.k8s.io/v1", "networkpolicies"),
             Kind::Event => ("apis/events.k8s.io/v1", "events"),
+            Kind::Lease => ("apis/coordination.k8s.io/v1", "leases"),
         }
     }
 
@@ -71,6 +74,7 @@ impl Kind {
             Kind::Pod => ("v1", "Pod"),
             Kind::NetworkPolicy => ("networking.k8s.io/v1", "NetworkPolicy"),
             Kind::Event => ("events.k8s.io/v1", "Event"),
+            Kind::Lease => ("coordination.k8s.io/v1", "Lease"),
         }
     }
 }

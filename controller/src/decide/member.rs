@@ -226,6 +226,9 @@ fn progress(
                 draft.wake = Some(until);
             }
             Attested::NotYet { reason, message } => {
+                // The attestor's own word for what it waits for is a reason of Attested, not of Ready: it goes along.
+                let ours = MemberReason::ALL.iter().any(|word| word.as_str() == reason);
+                let message = if ours { message } else { format!("{reason}: {message}") };
                 let seen = status.attestation.is_some()
                     || status.endorsement.is_some()
                     || status.enrolment.as_ref().is_some_and(|enrolment| enrolment.consumed_at.is_some());

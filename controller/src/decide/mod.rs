@@ -7,6 +7,7 @@ mod claim;
 mod destroy;
 mod gate;
 mod member;
+mod news;
 mod policy;
 mod pool;
 mod pool_status;
@@ -21,6 +22,7 @@ pub use claim::{ClaimIntent, ClaimPlan, claim, counts_for_subject, is_waiting, s
 pub use destroy::{Destroy, Identity, destroy};
 pub use gate::{Attested, NotLendable, attested, lendable, pick};
 pub use member::{MemberIntent, MemberPlan, member, needs_identity};
+pub use news::{News, member_news, pool_news};
 pub use policy::{Denial, admit, bind_deadline, expires_at, retention};
 pub use pool::{PoolIntent, PoolPlan, pool};
 pub use pool_status::Trouble;
@@ -51,6 +53,8 @@ pub struct Tuning {
     pub queue_report: SignedDuration,
     /// Pause after the first failure of a member; it doubles with every further one.
     pub failure_pause: SignedDuration,
+    /// Why members could not reach what they need through the pool's NetworkPolicy, and what to configure.
+    pub egress_gap: Option<String>,
 }
 
 impl Default for Tuning {
@@ -61,6 +65,7 @@ impl Default for Tuning {
             destroy_patience: SignedDuration::from_secs(60),
             queue_report: SignedDuration::from_secs(5),
             failure_pause: SignedDuration::from_secs(2),
+            egress_gap: None,
         }
     }
 }

@@ -31,8 +31,8 @@ pub enum PoolIntent {
         /// The revision.
         revision: String,
     },
-    /// Make its NetworkPolicy.
-    CreateNetworkPolicy,
+    /// Make its NetworkPolicy, or make it again what it must be.
+    ApplyNetworkPolicy,
     /// Make so many members, as far as the pace allows; creates whose reply was lost come first.
     Create {
         /// How many.
@@ -90,7 +90,7 @@ pub fn pool(snapshot: &PoolSnapshot, now: Timestamp, tuning: &Tuning) -> PoolPla
     if !has_finalizer(pool) {
         steps.intents.push(PoolIntent::AddFinalizer);
     }
-    let trouble = steps.prepare(&current, now, &mut wake);
+    let trouble = steps.prepare(&current, now, tuning, &mut wake);
     steps.keep_failed(&budget);
     let mut trouble = trouble.or_else(|| pool.spec.paused.then_some(Trouble::Paused));
     if trouble.is_none() {
@@ -141,7 +141,13 @@ impl<'a> Steps<'a> {
     }
 
     /// What must be there before a member can be made. Answers what is missing.
-    fn prepare(&mut self, current: &str, now: Timestamp, wake: &mut Option<Timestamp>) -> Option<Trouble> {
+    fn prepare(
+        &mut self,
+        current: &str,
+        now: Timestamp,
+        tuning: &Tuning,
+        wake: &mut Option<Timestamp>,
+    ) -> Option<Trouble> {
         let spec = &self.snapshot.pool.spec;
         if let Err(fault) = check_template(&self.snapshot.pool) {
             return Some(Trouble::Template(fault.to_string()));
@@ -149,8 +155,10 @@ impl<'a> Steps<'a> {
         if !self.snapshot.namespace_seen {
             return Some(Trouble::Namespace);
         }
-        if spec.network_policy == NetworkPolicyMode::Managed && !self.snapshot.network_policy {
-            self.intents.push(PoolIntent::CreateNetworkPolicy);
+        if spec.network_policy == NetworkPolicyMode::Managed
+            && let Some(trouble) = self.network_policy(tuning)
+        {
+            return Some(trouble);
         }
         if spec.attestation.mode == AttestationMode::Vtpm {
             if let Some(trouble) = self.measurements() {
@@ -185,6 +193,21 @@ impl<'a> Steps<'a> {
                 Some(Trouble::Preparing)
             }
         }
+    }
+
+    /// No member before its policy stands, and none that could not reach what it needs.
+    fn network_policy(&mut self, tuning: &Tuning) -> Option<Trouble> {
+        let standing = self.snapshot.network_policy.as_ref();
+        // Its generation counts changes of its spec: one that is not of our own last write is somebody else's, or of
+        // an older configuration. After a restart it is written once more, which changes nothing when nothing differs.
+        let ours = self.snapshot.facts.network_policy.as_ref();
+        if !standing.is_some_and(|(uid, seen)| ours.is_some_and(|(own, written)| uid == own && seen <= written)) {
+            self.intents.push(PoolIntent::ApplyNetworkPolicy);
+        }
+        if let Some(gap) = &tuning.egress_gap {
+            return Some(Trouble::Egress(gap.clone()));
+        }
+        standing.is_none().then_some(Trouble::Preparing)
     }
 
     fn measurements(&mut self) -> Option<Trouble> {

@@ -2,7 +2,7 @@
 
 use banlieue_crds::conditions::{self, PoolCondition, PoolReason, condition};
 use banlieue_crds::names::labels;
-use banlieue_crds::pool::VirtualMachinePoolStatus;
+use banlieue_crds::pool::{AttestationMode, VirtualMachinePoolStatus};
 use jiff::Timestamp;
 
 use super::budget::Budget;
@@ -22,6 +22,8 @@ pub enum Trouble {
     Measurements(String),
     /// The trust bundle is not there.
     Bundle,
+    /// Members could not reach SPIRE or the broker through their NetworkPolicy.
+    Egress(String),
     /// ConfigMaps and NetworkPolicies of the namespace cannot be listed, yet.
     Namespace,
     /// Something is being asked for; a moment.
@@ -86,7 +88,7 @@ pub(super) fn status(
         Some(Trouble::Measurements(message)) => {
             say(PoolCondition::TemplateValid, false, PoolReason::MeasurementsNotFound, message.clone());
         }
-        Some(Trouble::Preparing | Trouble::Namespace | Trouble::Bundle | Trouble::Draining) => {}
+        Some(Trouble::Preparing | Trouble::Namespace | Trouble::Bundle | Trouble::Egress(_) | Trouble::Draining) => {}
         _ => say(PoolCondition::TemplateValid, true, PoolReason::Accepted, String::new()),
     }
     match (&trouble, &unschedulable) {
@@ -117,6 +119,7 @@ pub(super) fn status(
         (Some(Trouble::Paused), _) => (PoolReason::Paused, "spec.paused is true".into()),
         (Some(Trouble::Template(message)), _) => (PoolReason::TemplateInvalid, message.clone()),
         (Some(Trouble::Measurements(message)), _) => (PoolReason::MeasurementsNotFound, message.clone()),
+        (Some(Trouble::Egress(message)), _) => (PoolReason::EgressUndefined, message.clone()),
         (Some(Trouble::Bundle), _) => {
             (PoolReason::Filling, "waits for SPIRE's trust bundle in its ConfigMap".into())
         }
@@ -133,6 +136,9 @@ pub(super) fn status(
             PoolReason::MaxReplicasReached,
             format!("maxReplicas is {} and as many members live", pool.spec.max_replicas),
         ),
+        _ if silent_attestor(snapshot).is_some() => {
+            (PoolReason::NotAnswering, silent_attestor(snapshot).unwrap_or_default())
+        }
         _ => {
             let cause = failing.clone().map(|text| format!("; {text}")).unwrap_or_default();
             (PoolReason::Filling, format!("{} of {wanted} are warm{cause}", population.warm.len()))
@@ -152,6 +158,16 @@ pub(super) fn status(
     status
 }
 
+/// The attestor controller's word that nobody can be attested now, for a pool that asks for evidence.
+fn silent_attestor(snapshot: &PoolSnapshot) -> Option<String> {
+    if snapshot.pool.spec.attestation.mode == AttestationMode::None {
+        return None;
+    }
+    let conditions = snapshot.pool.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let reachable = conditions::find(conditions, PoolCondition::AttestorReachable)?;
+    (reachable.status == "False").then(|| format!("the attestor does not answer: {}", reachable.message))
+}
+
 fn unschedulable(population: &Population<'_>) -> Option<(PoolReason, String)> {
     population.provisioning.iter().find_map(|member| {
         let instance = member.own_instance();
@@ -165,4 +181,98 @@ fn unschedulable(population: &Population<'_>) -> Option<(PoolReason, String)> {
         let text = instance.trouble.clone()?;
         Some((if instance.over_quota { PoolReason::QuotaExceeded } else { PoolReason::Unschedulable }, text))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::testing::{at, pool, pool_snapshot};
+    use crate::decide::{PoolIntent, PoolPlan, Tuning};
+    use banlieue_crds::pool::NetworkPolicyMode;
+    use std::sync::Arc;
+
+    fn said(plan: &PoolPlan, type_: PoolCondition) -> (String, String) {
+        let found = conditions::find(&plan.status.conditions, type_).unwrap();
+        (found.reason.clone(), found.message.clone())
+    }
+
+    fn plan(snapshot: &PoolSnapshot, tuning: &Tuning) -> PoolPlan {
+        crate::decide::pool(snapshot, at(100), tuning)
+    }
+
+    fn creates(plan: &PoolPlan) -> bool {
+        plan.intents.iter().any(|intent| matches!(intent, PoolIntent::Create { .. }))
+    }
+
+    fn applies(plan: &PoolPlan) -> bool {
+        plan.intents.contains(&PoolIntent::ApplyNetworkPolicy)
+    }
+
+    #[test]
+    fn no_member_before_its_network_policy_stands() {
+        let tuning = Tuning::default();
+        let pool = pool("p");
+        let mut snapshot = pool_snapshot(&pool, vec![]);
+        let settled = plan(&snapshot, &tuning);
+        assert!(creates(&settled) && !applies(&settled));
+        snapshot.network_policy = None;
+        let absent = plan(&snapshot, &tuning);
+        assert!(!creates(&absent) && applies(&absent));
+        // Somebody's change, a policy of the same name made anew, and what an earlier process wrote: written again.
+        for standing in [("uid-policy", 2), ("another", 1)] {
+            snapshot.network_policy = Some((standing.0.into(), standing.1));
+            let changed = plan(&snapshot, &tuning);
+            assert!(creates(&changed) && applies(&changed), "{standing:?}");
+        }
+        snapshot.facts.network_policy = None;
+        assert!(applies(&plan(&snapshot, &tuning)));
+        let mut unmanaged = pool.clone();
+        unmanaged.spec.network_policy = NetworkPolicyMode::Unmanaged;
+        let mut snapshot = pool_snapshot(&unmanaged, vec![]);
+        snapshot.network_policy = None;
+        let unmanaged = plan(&snapshot, &tuning);
+        assert!(creates(&unmanaged) && !applies(&unmanaged));
+    }
+
+    #[test]
+    fn a_policy_that_cannot_say_where_spire_is_keeps_members_from_being_made() {
+        let tuning = Tuning { egress_gap: Some("give --spire-peer".into()), ..Tuning::default() };
+        let mut pool = pool("p");
+        let gap = plan(&pool_snapshot(&pool, vec![]), &tuning);
+        assert!(!creates(&gap));
+        assert_eq!(said(&gap, PoolCondition::Ready), ("EgressUndefined".into(), "give --spire-peer".into()));
+        pool.spec.network_policy = NetworkPolicyMode::Unmanaged;
+        assert!(creates(&plan(&pool_snapshot(&pool, vec![]), &tuning)));
+    }
+
+    #[test]
+    fn an_attestor_that_does_not_answer_is_the_reason_of_a_pool_that_asks_for_evidence() {
+        let mut pool = pool("p");
+        pool.status = Some(VirtualMachinePoolStatus {
+            conditions: vec![condition(
+                PoolCondition::AttestorReachable,
+                false,
+                PoolReason::NotAnswering,
+                "no probe came back",
+                Some(1),
+                at(0),
+            )],
+            ..VirtualMachinePoolStatus::default()
+        });
+        let told = said(&plan(&pool_snapshot(&pool, vec![]), &Tuning::default()), PoolCondition::Ready);
+        assert_eq!(told.0, "Filling", "mode None asks nobody");
+        pool.spec.attestation.mode = AttestationMode::Vtpm;
+        pool.spec.attestation.measurements =
+            serde_json::from_value(serde_json::json!({ "configMapRef": { "name": "m" }, "sha256": "ab" })).unwrap();
+        let mut snapshot = pool_snapshot(&pool, vec![]);
+        snapshot.facts.bundle = Some(true);
+        snapshot.facts.policy = Some(("ab".into(), crate::decide::PolicyState::Copied));
+        snapshot.policy_copies = vec![(banlieue_crds::names::policy_config_map("p", "ab"), "u".into())];
+        let told = said(&plan(&snapshot, &Tuning::default()), PoolCondition::Ready);
+        assert_eq!(told.0, "NotAnswering");
+        assert!(told.1.contains("no probe came back"), "{}", told.1);
+        // A pool that is warm is warm.
+        Arc::make_mut(&mut snapshot.pool).spec.warm_replicas = 0;
+        assert_eq!(said(&plan(&snapshot, &Tuning::default()), PoolCondition::Ready).0, "Warm");
+    }
 }

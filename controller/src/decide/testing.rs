@@ -131,12 +131,13 @@ pub(crate) fn pool_snapshot(
         waiting: 0,
         facts: crate::store::PoolFacts {
             template: Some((revision, crate::decide::TemplateVerdict::Accepted)),
+            network_policy: Some(("uid-policy".into(), 1)),
             ..Default::default()
         },
         policy_copies: Vec::new(),
         measurements_version: String::new(),
         namespace_seen: true,
-        network_policy: true,
+        network_policy: Some(("uid-policy".into(), 1)),
         hit_percent: None,
     }
 }

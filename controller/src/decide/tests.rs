@@ -257,6 +257,11 @@ fn ready_only_after_evidence_that_counts() {
     assert_eq!(written(&member(&coming(&pool, "a", Some("Scheduled")), at(61))).phase, MemberPhase::Provisioning);
     let mut judged = coming(&pool, "a", Some("Running"));
     attested_status(&mut judged, "True", "Verified", "");
+    let mut waits = coming(&pool, "a", Some("Running"));
+    attested_status(&mut waits, "False", "EntriesMissing", "2 of 3 are there");
+    let plan = member(&waits, at(61));
+    assert_eq!(written(&plan).ready_condition.reason, "Attesting");
+    assert_eq!(written(&plan).ready_condition.message, "EntriesMissing: 2 of 3 are there", "the attestor's own word");
     let plan = member(&judged, at(61));
     assert_eq!(written(&plan).phase, MemberPhase::Ready);
     assert_eq!(plan.wake, Some(at(120)), "when the evidence is too old");

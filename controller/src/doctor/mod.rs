@@ -1,16 +1,18 @@
 //! `banlieue-controller doctor`: does the cluster have what banlieue needs, and who could reach into a member?
 //!
-//! Reads only. Every finding is a line for a person; the exit code says whether something is missing.
+//! Reads only. Every finding is a line for a person; the exit code says whether something is wrong.
 
 mod reach;
+mod report;
+mod rights;
+mod settings;
 
-use std::fmt::Write as _;
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ListParams, PostParams};
+use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
 
@@ -18,6 +20,7 @@ use crate::api::{chain, connect};
 use crate::config::DoctorArgs;
 use crate::run::{RunError, check_cluster, client_config};
 use reach::{Binding, Rules, Subject, subjects};
+use report::Report;
 
 /// Our admission policies, as the chart names them.
 const POLICIES: [&str; 7] = [
@@ -38,64 +41,33 @@ const DEFINITIONS: [&str; 4] = [
     "endorsementreports.banlieue.io",
 ];
 
-/// What the controller must be allowed everywhere: group, resource, verbs.
-const RIGHTS: [(&str, &str, &[&str]); 8] = [
-    ("banlieue.io", "virtualmachinepools", &["list", "watch", "patch"]),
-    ("banlieue.io", "virtualmachinepools/status", &["patch"]),
-    ("banlieue.io", "poolmembers", &["list", "watch", "create", "patch", "delete"]),
-    ("banlieue.io", "poolmembers/status", &["patch"]),
-    ("banlieue.io", "virtualmachineclaims", &["list", "watch", "patch", "delete"]),
-    ("banlieue.io", "virtualmachineclaims/status", &["patch"]),
-    ("kubevirt.io", "virtualmachineinstances", &["list", "watch", "create", "delete"]),
-    ("", "pods", &["list", "watch"]),
-];
-
-/// What it must be allowed where pools are.
-const POOL_RIGHTS: [(&str, &str, &[&str]); 3] = [
-    ("", "secrets", &["get", "create", "delete"]),
-    ("", "configmaps", &["get", "list", "watch", "create", "delete"]),
-    ("networking.k8s.io", "networkpolicies", &["list", "watch", "create"]),
-];
-
-#[derive(Default)]
-struct Report {
-    text: String,
-    missing: u32,
-}
-
-impl Report {
-    fn good(&mut self, line: impl AsRef<str>) {
-        let _ = writeln!(self.text, "ok       {}", line.as_ref());
-    }
-
-    fn bad(&mut self, line: impl AsRef<str>) {
-        self.missing += 1;
-        let _ = writeln!(self.text, "MISSING  {}", line.as_ref());
-    }
-
-    fn note(&mut self, line: impl AsRef<str>) {
-        let _ = writeln!(self.text, "note     {}", line.as_ref());
-    }
-}
-
-/// Looks, prints, and answers whether nothing is missing.
+/// Looks, prints, and answers whether nothing is wrong.
 pub async fn doctor(args: DoctorArgs) -> Result<bool, RunError> {
     let config = client_config().await?;
     let url = config.cluster_url.to_string();
     let client = connect(config).map_err(|error| RunError::Config(chain(&error)))?;
     check_cluster(&client, &url).await?;
     let mut report = Report::default();
+    report.heading(format!("What is installed, at {url}"));
     let failed = |error: kube::Error| match error {
         kube::Error::Api(status) => RunError::Refused { url: url.clone(), cause: status.message.clone() },
         other => RunError::Unreachable { url: url.clone(), cause: chain(&other) },
     };
     definitions(&client, &mut report).await.map_err(failed)?;
     kubevirt(&client, &mut report).await.map_err(failed)?;
-    policies(&client, &args, &mut report).await.map_err(failed)?;
-    rights(&client, &mut report).await.map_err(failed)?;
-    reach_into_members(&client, &mut report).await.map_err(failed)?;
-    print!("{}", report.text);
-    Ok(report.missing == 0)
+    policies(&client, &mut report).await.map_err(failed)?;
+    report.heading("How it is configured");
+    settings::look(&client, &args, &mut report).await.map_err(failed)?;
+    let (rules, bound) = roles(&client).await.map_err(failed)?;
+    let pool_namespaces = pool_namespaces(&client, &bound).await.map_err(failed)?;
+    match pool_namespaces.as_slice() {
+        [] => report.note("there is no pool namespace yet: charts/banlieue/pool-namespace makes one"),
+        some => report.good(format!("pool namespaces: {}", some.join(", "))),
+    }
+    rights::look(&client, &args, &pool_namespaces, &mut report).await.map_err(failed)?;
+    reach_into_members(&rules, &bound, &pool_namespaces, &mut report);
+    print!("{}", report.text());
+    Ok(report.is_good())
 }
 
 async fn definitions(client: &Client, report: &mut Report) -> kube::Result<()> {
@@ -128,7 +100,7 @@ async fn kubevirt(client: &Client, report: &mut Report) -> kube::Result<()> {
     Ok(())
 }
 
-async fn policies(client: &Client, args: &DoctorArgs, report: &mut Report) -> kube::Result<()> {
+async fn policies(client: &Client, report: &mut Report) -> kube::Result<()> {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
     let bound = bindings.list(&ListParams::default()).await?;
@@ -142,72 +114,23 @@ async fn policies(client: &Client, args: &DoctorArgs, report: &mut Report) -> ku
             (false, _) => report.bad(format!("admission policy {name}: apply charts/banlieue")),
         }
     }
-    report.note(format!("programs of banlieue are expected in namespace {}", args.system_namespace));
     Ok(())
 }
 
-async fn rights(client: &Client, report: &mut Report) -> kube::Result<()> {
-    for (group, resource, verbs) in RIGHTS {
-        check_rights(client, None, group, resource, verbs, report).await?;
-    }
+/// Where pools are, or where the chart's binding says that they may be.
+async fn pool_namespaces(client: &Client, bound: &[Binding]) -> kube::Result<Vec<String>> {
     let pools: Api<banlieue_crds::VirtualMachinePool> = Api::all(client.clone());
-    let mut namespaces: Vec<String> =
-        pools.list(&ListParams::default()).await?.iter().filter_map(ResourceExt::namespace).collect();
-    namespaces.sort();
-    namespaces.dedup();
-    for namespace in namespaces {
-        for (group, resource, verbs) in POOL_RIGHTS {
-            check_rights(client, Some(&namespace), group, resource, verbs, report).await?;
-        }
-    }
-    Ok(())
+    let pools = pools.list(&ListParams::default()).await?;
+    let marked = bound
+        .iter()
+        .filter(|binding| binding.role == (None, "banlieue-controller-pool-namespace".to_owned()))
+        .filter_map(|binding| binding.namespace.clone());
+    let all: BTreeSet<String> = pools.iter().filter_map(ResourceExt::namespace).chain(marked).collect();
+    Ok(all.into_iter().collect())
 }
 
-async fn check_rights(
-    client: &Client,
-    namespace: Option<&str>,
-    group: &str,
-    resource: &str,
-    verbs: &[&str],
-    report: &mut Report,
-) -> kube::Result<()> {
-    let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
-    let (name, sub) = match resource.split_once('/') {
-        Some((name, sub)) => (name, Some(sub.to_owned())),
-        None => (resource, None),
-    };
-    let mut denied = Vec::new();
-    for verb in verbs {
-        let review = SelfSubjectAccessReview {
-            spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(ResourceAttributes {
-                    group: Some(group.to_owned()),
-                    resource: Some(name.to_owned()),
-                    subresource: sub.clone(),
-                    verb: Some((*verb).to_owned()),
-                    namespace: namespace.map(str::to_owned),
-                    ..ResourceAttributes::default()
-                }),
-                ..SelfSubjectAccessReviewSpec::default()
-            },
-            ..SelfSubjectAccessReview::default()
-        };
-        let answer = api.create(&PostParams::default(), &review).await?;
-        if !answer.status.is_some_and(|status| status.allowed) {
-            denied.push(*verb);
-        }
-    }
-    let place = namespace.map(|namespace| format!(" in {namespace}")).unwrap_or_default();
-    if denied.is_empty() {
-        report.good(format!("rights on {resource}{place}"));
-    } else {
-        let role = if namespace.is_some() { "banlieue-controller-pool-namespace" } else { "banlieue-controller" };
-        report.bad(format!("rights on {resource}{place}: {}; bind ClusterRole {role}", denied.join(", ")));
-    }
-    Ok(())
-}
-
-async fn reach_into_members(client: &Client, report: &mut Report) -> kube::Result<()> {
+/// Every role and binding of the cluster.
+async fn roles(client: &Client) -> kube::Result<(Rules, Vec<Binding>)> {
     let all = ListParams::default();
     let cluster_roles: Api<ClusterRole> = Api::all(client.clone());
     let roles: Api<Role> = Api::all(client.clone());
@@ -228,12 +151,16 @@ async fn reach_into_members(client: &Client, report: &mut Report) -> kube::Resul
         let subjects = binding.subjects.as_deref().unwrap_or_default();
         bound.push(Binding::new(binding.namespace(), &binding.role_ref, subjects));
     }
-    let found = subjects(&rules, &bound);
+    Ok((rules, bound))
+}
+
+fn reach_into_members(rules: &Rules, bound: &[Binding], pool_namespaces: &[String], report: &mut Report) {
+    report.heading("Who holds rights that reach into members (the policies refuse their use on members)");
+    let found = subjects(rules, bound, pool_namespaces);
     if found.is_empty() {
-        report.good("nobody holds rights on KubeVirt's subresources");
+        report.good("nobody");
     }
     for Subject { who, place, what } in found {
-        report.note(format!("{who} may use {} of instances {place}", what.join(", ")));
+        report.note(format!("{who}, {place}: {}", what.join(", ")));
     }
-    Ok(())
 }

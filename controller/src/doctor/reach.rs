@@ -1,29 +1,18 @@
-//! Who holds rights on KubeVirt's subresources (console, VNC, port-forward, …).
+//! Who holds rights that reach into a member: KubeVirt's subresources (console, VNC, port-forward, …), and exec, attach
+//! and their kin on pods of pool namespaces.
 //!
-//! They pass by our admission policies' protection of instances as ordinary connect requests, which the chart's policy
-//! refuses on members; this list is for the case that the policy is absent, and for instances that are not members.
+//! The chart's policies refuse their use on members; this list is for the case that a policy is absent, and for a person
+//! to wonder why somebody holds them at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef, Subject as RbacSubject};
 
-const GROUP: &str = "subresources.kubevirt.io";
-const RESOURCE: &str = "virtualmachineinstances";
-/// Subresources that reach into an instance or change it.
-const REACHING: [&str; 12] = [
-    "console",
-    "vnc",
-    "portforward",
-    "vsock",
-    "usbredir",
-    "filesystemlist",
-    "userlist",
-    "guestosinfo",
-    "softreboot",
-    "reset",
-    "pause",
-    "addvolume",
-];
+const KUBEVIRT: &str = "subresources.kubevirt.io";
+/// Of every one of their subresources: which there are differs between KubeVirt's versions.
+const MACHINES: [&str; 2] = ["virtualmachineinstances", "virtualmachines"];
+/// Subresources of a pod that reach into it.
+const POD: [&str; 5] = ["attach", "ephemeralcontainers", "exec", "portforward", "proxy"];
 
 /// Rules by namespace (none for cluster roles) and role name.
 #[derive(Debug, Default)]
@@ -38,8 +27,8 @@ impl Rules {
 /// A role given to somebody, in a namespace or everywhere.
 #[derive(Debug)]
 pub(super) struct Binding {
-    namespace: Option<String>,
-    role: (Option<String>, String),
+    pub(super) namespace: Option<String>,
+    pub(super) role: (Option<String>, String),
     subjects: Vec<String>,
 }
 
@@ -57,22 +46,24 @@ impl Binding {
     }
 }
 
-/// Somebody who could reach into an instance.
+/// Somebody who could reach into a member.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Subject {
     /// Kind and name.
     pub(super) who: String,
     /// Where: `in namespace x` or `everywhere`.
     pub(super) place: String,
-    /// Which subresources.
+    /// Which subresources, with their resource.
     pub(super) what: Vec<String>,
 }
 
-/// Everybody who could, sorted.
-pub(super) fn subjects(rules: &Rules, bindings: &[Binding]) -> Vec<Subject> {
+/// Everybody who could, sorted. Of pods, only where pools are.
+pub(super) fn subjects(rules: &Rules, bindings: &[Binding], pool_namespaces: &[String]) -> Vec<Subject> {
     let mut found: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
     for binding in bindings {
-        let what: BTreeSet<String> = rules.0.get(&binding.role).into_iter().flatten().flat_map(reaches).collect();
+        let here = binding.namespace.as_ref().is_none_or(|namespace| pool_namespaces.contains(namespace));
+        let of_role = rules.0.get(&binding.role).into_iter().flatten();
+        let what: BTreeSet<String> = of_role.flat_map(|rule| reaches(rule, here)).collect();
         if what.is_empty() {
             continue;
         }
@@ -87,21 +78,31 @@ pub(super) fn subjects(rules: &Rules, bindings: &[Binding]) -> Vec<Subject> {
     found.into_iter().map(|((who, place), what)| Subject { who, place, what: what.into_iter().collect() }).collect()
 }
 
-fn reaches(rule: &PolicyRule) -> Vec<String> {
-    let groups = rule.api_groups.as_deref().unwrap_or_default();
-    if rule.verbs.is_empty() || !groups.iter().any(|group| group == GROUP || group == "*") {
+fn reaches(rule: &PolicyRule, pods_too: bool) -> Vec<String> {
+    if rule.verbs.is_empty() {
         return Vec::new();
     }
+    let groups = rule.api_groups.as_deref().unwrap_or_default();
+    let of_group = |wanted: &str| groups.iter().any(|group| group == wanted || group == "*");
     let resources = rule.resources.as_deref().unwrap_or_default();
-    if resources.iter().any(|resource| resource == "*" || *resource == format!("{RESOURCE}/*")) {
-        return REACHING.iter().map(|sub| (*sub).to_owned()).collect();
+    let mut found = Vec::new();
+    for named in resources {
+        // `*` is every resource and subresource, `*/x` the subresource of every resource.
+        let (resource, sub) = match named.split_once('/') {
+            Some((resource, sub)) => (resource, sub),
+            None if named == "*" => ("*", "*"),
+            None => continue,
+        };
+        let covers = |wanted: &str| resource == wanted || resource == "*";
+        if of_group(KUBEVIRT) {
+            found.extend(MACHINES.iter().filter(|machine| covers(machine)).map(|machine| format!("{machine}/{sub}")));
+        }
+        if of_group("") && pods_too && covers("pods") {
+            let subs = POD.iter().filter(|reach| sub == **reach || sub == "*");
+            found.extend(subs.map(|reach| format!("pods/{reach}")));
+        }
     }
-    resources
-        .iter()
-        .filter_map(|resource| resource.split_once('/'))
-        .filter(|(resource, sub)| (*resource == RESOURCE || *resource == "*") && REACHING.contains(sub))
-        .map(|(_, sub)| sub.to_owned())
-        .collect()
+    found
 }
 
 #[cfg(test)]
@@ -112,32 +113,53 @@ mod tests {
     #[test]
     fn subjects_are_found_through_every_kind_of_role_and_wildcard() {
         let rule = |value| vec![serde_json::from_value::<PolicyRule>(value).unwrap()];
+        let of = |group: &str, resource: &str| {
+            rule(json!({"apiGroups": [group], "resources": [resource], "verbs": ["get"]}))
+        };
         let mut rules = Rules::default();
-        rules.insert(
-            None,
-            "console",
-            rule(json!({"apiGroups": [GROUP], "resources": ["virtualmachineinstances/console"], "verbs": ["get"]})),
-        );
+        rules.insert(None, "console", of(KUBEVIRT, "virtualmachineinstances/console"));
+        rules.insert(None, "restart", of(KUBEVIRT, "virtualmachines/restart"));
         rules.insert(None, "root", rule(json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]})));
-        rules.insert(
-            Some("a".into()),
-            "local",
-            rule(json!({"apiGroups": [GROUP], "resources": ["virtualmachineinstances/vnc"], "verbs": ["get"]})),
-        );
-        rules.insert(None, "reader", rule(json!({"apiGroups": ["kubevirt.io"], "resources": ["*"], "verbs": ["get"]})));
+        rules.insert(Some("a".into()), "local", of(KUBEVIRT, "virtualmachineinstances/*"));
+        rules.insert(None, "reader", of("kubevirt.io", "*"));
+        rules.insert(None, "pods", of("", "pods"));
+        rules.insert(None, "exec", of("", "pods/exec"));
+        rules.insert(None, "any-exec", of("*", "*/exec"));
         let to = |kind: &str, name: &str| RoleRef { kind: kind.into(), name: name.into(), ..RoleRef::default() };
         let user = |name: &str| vec![RbacSubject { kind: "User".into(), name: name.into(), ..RbacSubject::default() }];
         let bindings = [
             Binding::new(Some("a".into()), &to("ClusterRole", "console"), &user("eve")),
-            Binding::new(Some("a".into()), &to("Role", "local"), &user("eve")),
+            Binding::new(Some("a".into()), &to("ClusterRole", "restart"), &user("eve")),
+            Binding::new(Some("a".into()), &to("ClusterRole", "exec"), &user("eve")),
+            Binding::new(Some("a".into()), &to("Role", "local"), &user("mallory")),
             Binding::new(None, &to("ClusterRole", "root"), &user("root")),
             Binding::new(None, &to("ClusterRole", "reader"), &user("reader")),
+            Binding::new(None, &to("ClusterRole", "pods"), &user("reader")),
+            // No pools there, so nothing to reach.
+            Binding::new(Some("b".into()), &to("ClusterRole", "exec"), &user("dev")),
             Binding::new(Some("b".into()), &to("Role", "local"), &user("nobody")),
+            Binding::new(None, &to("ClusterRole", "any-exec"), &user("support")),
         ];
-        let found = subjects(&rules, &bindings);
-        let who: Vec<(&str, &str)> = found.iter().map(|s| (s.who.as_str(), s.place.as_str())).collect();
-        assert_eq!(who, [("User eve", "in namespace a"), ("User root", "everywhere")]);
-        assert_eq!(found[0].what, ["console", "vnc"]);
-        assert_eq!(found[1].what.len(), REACHING.len());
+        let found = subjects(&rules, &bindings, &["a".to_owned()]);
+        let told: Vec<(&str, &str, String)> =
+            found.iter().map(|s| (s.who.as_str(), s.place.as_str(), s.what.join(" "))).collect();
+        let pods = "pods/attach pods/ephemeralcontainers pods/exec pods/portforward pods/proxy";
+        assert_eq!(
+            told,
+            [
+                (
+                    "User eve",
+                    "in namespace a",
+                    "pods/exec virtualmachineinstances/console virtualmachines/restart".to_owned()
+                ),
+                ("User mallory", "in namespace a", "virtualmachineinstances/*".to_owned()),
+                ("User root", "everywhere", format!("{pods} virtualmachineinstances/* virtualmachines/*")),
+                (
+                    "User support",
+                    "everywhere",
+                    "pods/exec virtualmachineinstances/exec virtualmachines/exec".to_owned()
+                ),
+            ]
+        );
     }
 }

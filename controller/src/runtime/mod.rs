@@ -8,4 +8,4 @@ mod network_policy;
 pub use enrolment::{EnrolmentError, Issuer, read_seed, seed_secret};
 pub use kubevirt::instance;
 pub use member::{member_object, member_owner, pool_owner};
-pub use network_policy::network_policy;
+pub use network_policy::{Egress, Endpoint, Peer, PeerError, network_policy};

@@ -158,6 +158,15 @@ impl Queue {
         entry.failures
     }
 
+    /// Forgets everything that waits. Keys that a worker has stay with it.
+    pub fn clear(&mut self) {
+        self.order.clear();
+        self.entries.retain(|_, entry| entry.working);
+        for entry in self.entries.values_mut() {
+            entry.due = None;
+        }
+    }
+
     /// When the next key of a lane is due.
     pub fn next_due(&self, lane: Lane) -> Option<Timestamp> {
         self.order.get(&lane)?.first().map(|(when, _)| *when)
@@ -192,6 +201,20 @@ mod tests {
 
     fn queue() -> Queue {
         Queue::new(Backoff { first: SignedDuration::from_secs(1), most: SignedDuration::from_secs(8) })
+    }
+
+    #[test]
+    fn clearing_leaves_what_is_being_worked_on_to_its_worker() {
+        let mut queue = queue();
+        queue.add(key("a"), at(0));
+        queue.add(key("b"), at(1));
+        let a = queue.pop(Lane::End, at(0)).unwrap();
+        queue.add(a.clone(), at(2));
+        queue.clear();
+        assert_eq!(queue.pop(Lane::End, at(9)), None);
+        assert!(queue.is_working());
+        queue.done(&a, Some(at(5)));
+        assert_eq!(queue.pop(Lane::End, at(9)), Some(a));
     }
 
     fn key(name: &str) -> Key {

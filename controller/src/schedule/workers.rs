@@ -64,20 +64,32 @@ impl Schedule {
 /// The clock may step; so no sleep is longer than this.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 
-/// Takes keys of one lane until `stop`, then waits for the passes that are running. `taken` is told, for each key, how
-/// long the lane's first key had been due and how many were.
-pub async fn run_workers<W, F>(
+/// What the workers of one lane ask and tell while they take keys.
+pub struct Lookout<N, G, T> {
+    /// The time.
+    pub now: N,
+    /// Whether keys may be taken at all. Its change to yes rings the bell by adding keys.
+    pub may: G,
+    /// Told for each key how long the lane's first key had been due and how many were.
+    pub taken: T,
+}
+
+/// Takes keys of one lane until `stop`, at most so many at once, then waits for the passes that are running.
+pub async fn run_workers<N, G, T, W, F>(
     schedule: Arc<Schedule>,
     lane: Lane,
     most: usize,
-    now: impl Fn() -> Timestamp,
-    taken: impl Fn(&Key, SignedDuration, usize),
+    lookout: Lookout<N, G, T>,
     work: W,
     stop: CancellationToken,
 ) where
+    N: Fn() -> Timestamp,
+    G: Fn() -> bool,
+    T: Fn(&Key, SignedDuration, usize),
     W: Fn(Key) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
+    let Lookout { now, may, taken } = lookout;
     let permits = Arc::new(Semaphore::new(most));
     let mut passes = JoinSet::new();
     loop {
@@ -90,7 +102,10 @@ pub async fn run_workers<W, F>(
                 let mut queue = schedule.queue();
                 let at = now();
                 let (lag, depth) = (queue.lag(lane, at), queue.depth(lane, at));
-                (queue.pop(lane, at), queue.next_due(lane), lag, depth)
+                // What is due may stay due: then only the bell helps, or the longest sleep.
+                let key = if may() { queue.pop(lane, at) } else { None };
+                let next = if key.is_none() && lag > SignedDuration::ZERO { None } else { queue.next_due(lane) };
+                (key, next, lag, depth)
             };
             if let Some(key) = key {
                 taken(&key, lag, depth);

@@ -1,5 +1,6 @@
 //! Taking objects into the index, and which keys each change concerns.
 
+use banlieue_crds::conditions::{self, PoolCondition};
 use banlieue_crds::kubevirt::VirtualMachineInstance;
 use banlieue_crds::member::MemberPhase;
 use banlieue_crds::names::labels;
@@ -13,6 +14,7 @@ use kube::runtime::watcher::Event;
 use super::ObjectKey;
 use super::facts::{ConfigMapFacts, InstanceFacts, NodeFacts, PodFacts};
 use super::index::Index;
+use super::table::Stored;
 use super::watch::{Change, ChangeEvent};
 use crate::schedule::Key;
 
@@ -126,9 +128,15 @@ pub(super) fn change(index: &mut Index, change: Change, now: Timestamp) -> Vec<K
             match event {
                 Event::Apply(object) | Event::InitApply(object) => {
                     let version = object.resource_version().unwrap_or_default();
-                    let taken =
-                        index.network_policies.upsert(ObjectKey::of(&object), &Index::uid_of(&object), &version, ());
-                    if taken.is_some_and(|before| before.is_none()) { keys(&object) } else { Vec::new() }
+                    let generation = object.metadata.generation.unwrap_or_default();
+                    let key = ObjectKey::of(&object);
+                    let taken = index.network_policies.upsert(key, &Index::uid_of(&object), &version, generation);
+                    let same = |before: &Stored<i64>| *before.object == generation;
+                    if taken.is_some_and(|before| !before.as_ref().is_some_and(same)) {
+                        keys(&object)
+                    } else {
+                        Vec::new()
+                    }
                 }
                 Event::Delete(object) => {
                     index.network_policies.remove(&ObjectKey::of(&object), &Index::uid_of(&object));
@@ -147,7 +155,7 @@ pub(super) fn change(index: &mut Index, change: Change, now: Timestamp) -> Vec<K
     }
 }
 
-/// A pool. Its own status does not concern anybody.
+/// A pool. Its own status does not concern anybody, apart from what the attestor controller says in it.
 pub(super) fn pool(index: &mut Index, object: VirtualMachinePool) -> Vec<Key> {
     let (key, uid) = (ObjectKey::of(&object), Index::uid_of(&object));
     let version = object.resource_version().unwrap_or_default();
@@ -162,6 +170,14 @@ pub(super) fn pool(index: &mut Index, object: VirtualMachinePool) -> Vec<Key> {
             && old.deletion_timestamp == meta.deletion_timestamp
             && old.finalizers == meta.finalizers
         {
+            let reachable = |pool: &VirtualMachinePool| {
+                let conditions = pool.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+                conditions::find(conditions, PoolCondition::AttestorReachable).map(|found| found.status.clone())
+            };
+            let now = index.pool(&key).and_then(|pool| reachable(&pool));
+            if reachable(&before.object) != now {
+                return vec![Key::Pool(key)];
+            }
             return Vec::new();
         }
     }

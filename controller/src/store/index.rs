@@ -55,6 +55,8 @@ pub struct PoolFacts {
     pub shortage: Option<(Timestamp, Shortage)>,
     /// Claims that found a warm member at once, and those that did not.
     pub hits: (u32, u32),
+    /// uid and generation of its NetworkPolicy after our last write of it.
+    pub network_policy: Option<(String, i64)>,
     /// When the status was written last: counters are coalesced.
     pub status_written: Option<Timestamp>,
 }
@@ -70,7 +72,8 @@ pub struct Index {
     pub(super) pods: Table<PodFacts>,
     pub(super) nodes: Table<NodeFacts>,
     pub(super) config_maps: Table<ConfigMapFacts>,
-    pub(super) network_policies: Table<()>,
+    /// Their generations.
+    pub(super) network_policies: Table<i64>,
     pub(super) members_by_pool: BTreeMap<ObjectKey, BTreeSet<String>>,
     pub(super) members_by_claim: BTreeMap<String, BTreeSet<ObjectKey>>,
     pub(super) claims_by_pool: BTreeMap<ObjectKey, BTreeSet<String>>,
@@ -148,12 +151,13 @@ impl Index {
         self.pools.iter().map(|(key, _)| key.namespace.clone()).collect()
     }
 
-    /// Every key there is, to begin with.
+    /// Every key there is, to begin with. Claims that have a member picked are served on, by a process that led before.
     pub fn all_keys(&self) -> Vec<Key> {
+        let serving = self.assignments.keys().cloned().map(Key::Serve);
         let pools = self.pools.iter().flat_map(|(key, _)| [Key::Pool(key.clone()), Key::Bind(key.clone())]);
         let members = self.members.iter().map(|(key, _)| Key::Member(key.clone()));
         let claims = self.claims.iter().map(|(key, _)| Key::Claim(key.clone()));
-        pools.chain(members).chain(claims).collect()
+        pools.chain(members).chain(claims).chain(serving).collect()
     }
 
     /// Stores a pool that a call answered.

@@ -125,8 +125,8 @@ pub struct PoolSnapshot {
     pub measurements_version: String,
     /// Whether ConfigMaps and NetworkPolicies of its namespace were listed.
     pub namespace_seen: bool,
-    /// Whether its NetworkPolicy is there.
-    pub network_policy: bool,
+    /// uid and generation of its NetworkPolicy.
+    pub network_policy: Option<(String, i64)>,
     /// Share of the claims that this process bound which found a warm member at once.
     pub hit_percent: Option<u32>,
 }
@@ -229,7 +229,7 @@ impl Index {
             network_policy: self
                 .network_policies
                 .get(&key.sibling(banlieue_crds::names::network_policy(&key.name)))
-                .is_some(),
+                .map(|stored| (stored.uid.clone(), *stored.object)),
             members,
             pool,
         })

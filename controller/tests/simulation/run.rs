@@ -10,8 +10,8 @@ use banlieue_controller::act::{Clock, Controller, Event as Told, EventSink, Part
 use banlieue_controller::api::{ApiError, Kind as ObjectKind, Operation};
 use banlieue_controller::decide::Tuning;
 use banlieue_controller::metrics::Metrics;
-use banlieue_controller::runtime::Issuer;
-use banlieue_controller::schedule::Lane;
+use banlieue_controller::runtime::{Egress, Issuer};
+use banlieue_controller::schedule::{Lane, Leadership};
 use banlieue_controller::store::{Change, ChangeEvent, ObjectKey};
 use banlieue_protocol::names::{Cluster, TrustDomain};
 use banlieue_protocol::seed::HostPort;
@@ -350,6 +350,7 @@ impl Run {
                     broker: None,
                     agent_ttl_seconds: 600,
                 },
+                egress: Egress::default(),
                 bundle: ObjectKey::new("banlieue-system", "spire-bundle"),
                 tuning: Tuning::default(),
                 coalesce: SignedDuration::from_millis(250),
@@ -357,6 +358,7 @@ impl Run {
             },
             events: Arc::new(Silent),
             metrics: Metrics::default(),
+            leadership: Leadership::always(),
         }));
         self.processes.push(Process {
             controller,

@@ -83,6 +83,10 @@ impl Server {
                 merge_into(&mut after, &patch, *status);
                 self.store(name, "patch", before, after, &what)
             }
+            // Of the kinds that are applied, this one is made so too.
+            Operation::Apply { .. } if request.kind == Kind::NetworkPolicy && !self.objects.contains_key(&name) => {
+                Ok(self.insert(name, request.body.clone().unwrap(), now))
+            }
             Operation::Apply { manager, status } => {
                 let before = self.current(&name, request.body.as_ref(), &what)?;
                 let mut after = before.clone();
