@@ -18,6 +18,7 @@ use crate::{
         store::Store,
     },
     config::Config,
+    entries::Entries,
     http::{body::BodyLimits, rate::Rate, reload::Reloaded},
     metrics::Metrics,
     tokens::keys::SigningKeys,
@@ -45,6 +46,8 @@ pub struct Broker {
     pub subject_rate: Rate<[u8; 32]>,
     /// Token requests of a claim.
     pub claim_rate: Rate<Uid>,
+    /// SPIRE entries; nothing without SPIRE.
+    pub entries: Option<Entries>,
     /// Claims whose release this replica was asked for: no token of theirs leaves it any more, whatever a read that
     /// was on its way then said.
     pub releasing: Releasing,

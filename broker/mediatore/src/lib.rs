@@ -7,6 +7,8 @@
 //! | [`http`] | the shape of errors, bodies, limits, listeners, the table of routes |
 //! | [`user`] | the callers' side: claims, pools, discovery, OpenAPI |
 //! | [`claims`] | the record: names, grants, slots, the two-way check, watches, the keeper |
+//! | [`sandbox`] | the members' side: what a guest learns, what it reports, tokens for its workload |
+//! | [`entries`] | claim entries in SPIRE |
 //! | [`tokens`] | signing keys and what stands in a token |
 //! | [`audit`], [`metrics`] | what was decided, and what is counted |
 //! | [`broker`], [`serve`], [`revoke`] | what routes work with; starting and stopping it; taking rights away |
@@ -18,9 +20,11 @@ pub mod audit;
 pub mod broker;
 pub mod claims;
 pub mod config;
+pub mod entries;
 pub mod http;
 pub mod metrics;
 pub mod revoke;
+pub mod sandbox;
 pub mod serve;
 pub mod tokens;
 pub mod user;

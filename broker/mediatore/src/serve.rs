@@ -5,8 +5,11 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use anyhow::{Context, Result, anyhow};
 use axum::{Router, extract::State, routing::get};
 use banlieue_identity::Issuers;
+use banlieue_protocol::names;
 use prometheus_client::registry::Registry;
 use rustls::{ServerConfig, sign::CertifiedKey};
+use spiffe::{X509Source, X509Svid, x509_source::SvidPicker};
+use spiffe_rustls::{TrustDomainPolicy, mtls_server};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -14,19 +17,24 @@ use crate::{
     audit::Audit,
     broker::{Broker, Grants, Releasing},
     claims::{cluster::Cluster, grant::SealingKeys, keeper, store::Store},
-    config::{Config, Tls, certificate, sealing_key, signing_key},
+    config::{Config, Spire, Tls, certificate, sealing_key, signing_key},
+    entries::{self, Entries},
     http::{
         listen::Listener,
         rate::Rate,
         reload::{NewestCertificate, Reloaded},
     },
     metrics::Metrics,
+    sandbox,
     tokens::keys::SigningKeys,
     user,
 };
 
 /// Longest time of one call to the API server until it connects.
 const CONNECT: Duration = Duration::from_secs(5);
+
+/// Longest wait for mediatore's own SVID.
+const FIRST_SVID: Duration = Duration::from_secs(60);
 
 /// A client from `KUBECONFIG` or the pod's service account.
 ///
@@ -62,6 +70,17 @@ pub async fn serve(config: Config, stop: CancellationToken) -> Result<()> {
         None => None,
     };
     let cluster = cluster().await?;
+    let (sandbox_side, entries) = match (&config.listeners.sandbox, &config.spire) {
+        (Some(listener), Some(spire)) => {
+            let source = own_svids(&config, spire).await?;
+            let client = banlieue_spire::Client::with_source(&spire.server, &config.trust_domain, source.clone())?;
+            let tls = Arc::new(sandbox_tls(&config, source)?);
+            let listener = Listener::bind("sandbox", listener.address, Some(tls), limits.connections).await?;
+            let entries = Entries::new(client, config.trust_domain.clone(), config.cluster.clone());
+            (Some(listener), Some(entries))
+        }
+        _ => (None, None),
+    };
     let (store, over) = Store::start(&cluster.client(), &config.namespaces);
     let broker = Arc::new(Broker {
         issuers,
@@ -73,6 +92,7 @@ pub async fn serve(config: Config, stop: CancellationToken) -> Result<()> {
         metrics,
         subject_rate: Rate::new(limits.subject_burst, limits.subject_per_minute),
         claim_rate: Rate::new(limits.claim_tokens_per_minute, limits.claim_tokens_per_minute),
+        entries,
         releasing: Releasing::default(),
         config,
     });
@@ -83,6 +103,12 @@ pub async fn serve(config: Config, stop: CancellationToken) -> Result<()> {
     tasks.spawn(keeper::sweep(broker.clone(), stop.clone()));
     let patience = Duration::from_secs(limits.stop_seconds);
     tasks.spawn(user_side.serve(user::router(broker.clone()), stop.clone(), patience));
+    if let Some(listener) = sandbox_side {
+        tracing::info!(sandbox = %listener.address()?, "mediatore listens");
+        tasks.spawn(entries::follow(broker.clone(), stop.clone()));
+        tasks.spawn(entries::sweep(broker.clone(), stop.clone()));
+        tasks.spawn(listener.serve(sandbox::router(broker.clone()), stop.clone(), patience));
+    }
     if let Some(listener) = metrics_side {
         tasks.spawn(listener.serve(operators(broker, Arc::new(registry)), stop.clone(), patience));
     }
@@ -144,6 +170,36 @@ fn user_tls(tls: &Tls, stop: &CancellationToken) -> Result<Arc<ServerConfig>> {
         .with_cert_resolver(Arc::new(NewestCertificate(newest)));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+/// Takes mediatore's own SVID among those that the agent has for this program.
+struct Own(String);
+
+impl SvidPicker for Own {
+    fn pick_svid(&self, svids: &[Arc<X509Svid>]) -> Option<usize> {
+        svids.iter().position(|svid| svid.spiffe_id().to_string() == self.0)
+    }
+}
+
+async fn own_svids(config: &Config, spire: &Spire) -> Result<X509Source> {
+    let own = names::mediatore(&config.trust_domain);
+    X509Source::builder()
+        .endpoint(&spire.workload_api)
+        .picker(Own(own.as_str().to_owned()))
+        .initial_sync_timeout(FIRST_SVID)
+        .build()
+        .await
+        .with_context(|| format!("no SVID {own} from the Workload API at {}", spire.workload_api))
+}
+
+/// Members and workloads of our trust domain; what each may ask is decided by its route.
+fn sandbox_tls(config: &Config, source: X509Source) -> Result<ServerConfig> {
+    let domain = config.trust_domain.as_str().try_into().context("trust domain")?;
+    mtls_server(source)
+        .trust_domain_policy(TrustDomainPolicy::LocalOnly(domain))
+        .with_alpn_protocols([&b"h2"[..], b"http/1.1"])
+        .build()
+        .context("TLS of the sandbox side")
 }
 
 /// Metrics and probes, for operators.

@@ -17,6 +17,7 @@ use super::{
     name::Digest,
     record::{subject, workload_digest},
 };
+use crate::config::Audience;
 
 const VERSION: u8 = 1;
 const NONCE: usize = 12;
@@ -39,6 +40,8 @@ pub struct Grant {
     pub azp: String,
     /// On which path it was asked for.
     pub path: Path,
+    /// The client that asked the issuer for the caller's token.
+    pub client: String,
     /// Audiences, in the claim's order.
     pub audiences: Vec<String>,
     /// Digest of the workload.
@@ -57,9 +60,16 @@ impl Grant {
             id: subject.id,
             azp: subject.azp,
             path: caller.path,
+            client: caller.client.clone(),
             audiences: claim.spec.audiences.clone(),
             workload: workload_digest(&claim.spec.workload),
         })
+    }
+
+    /// Whether this subject may have tokens for an audience: services only when they are listed, by id or client.
+    #[must_use]
+    pub fn may_have(&self, audience: &Audience) -> bool {
+        self.path != Path::Service || audience.apps.iter().any(|app| *app == self.id || *app == self.client)
     }
 
     /// Whether the claim is what was granted.
@@ -190,6 +200,7 @@ mod tests {
             id: claim.spec.subject.id.clone(),
             azp: String::new(),
             path: Path::Person,
+            client: "cli".into(),
             audiences: claim.spec.audiences.clone(),
             workload: workload_digest(&claim.spec.workload),
         }

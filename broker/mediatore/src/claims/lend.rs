@@ -92,14 +92,14 @@ pub fn deadline(claim: &VirtualMachineClaim) -> Option<i64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use banlieue_crds::{ObjectRef, PoolMemberSpec, VirtualMachineClaimStatus, member::PoolMemberStatus};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 
     use super::*;
     use crate::claims::record;
 
-    fn pair() -> (PoolMember, VirtualMachineClaim) {
+    pub(crate) fn pair() -> (PoolMember, VirtualMachineClaim) {
         let reference = |name: &str| ObjectRef { name: name.into(), uid: format!("uid-{name}") };
         let spec = PoolMemberSpec { pool_ref: reference("p"), revision: "r".into(), claim_ref: Some(reference("c")) };
         let mut member = PoolMember::new("m", spec);

@@ -16,6 +16,7 @@ use banlieue_protocol::names::{Cluster, Namespace, TrustDomain};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
+pub(crate) use check::endpoint_parts;
 pub use check::{Reserved, resource};
 pub use secrets::{SecretError, certificate, sealing_key, signing_key};
 

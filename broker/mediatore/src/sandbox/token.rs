@@ -1,0 +1,160 @@
+//! `POST /v1/token`: one token for one audience, from live reads, or a refusal.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{body::Body, extract::State, response::Response};
+use http::StatusCode;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{find, peer::Workload};
+use crate::{
+    audit::Entry,
+    broker::Broker,
+    claims::{cluster::place, lend, record::subject_key},
+    config::Backend,
+    http::{
+        answer::{Code, Failure, json},
+        body,
+    },
+    tokens::sts::{Claims, Wanted, claims},
+    user::create::rand_bytes,
+};
+
+/// Longest time for the live reads of one request.
+const READS: Duration = Duration::from_secs(5);
+
+/// What a workload asks for.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenRequest {
+    /// One audience of its claim.
+    pub audience: String,
+}
+
+/// The token.
+#[derive(Debug, Clone, Serialize)]
+pub struct TokenResponse {
+    /// The token itself.
+    pub access_token: String,
+    /// `Bearer`.
+    pub token_type: &'static str,
+    /// RFC 3339.
+    pub expires_at: String,
+    /// For whom it is.
+    pub audience: String,
+    /// The subject key that it speaks for.
+    pub subject: String,
+}
+
+/// `POST /v1/token`.
+///
+/// # Errors
+/// `unknown_audience`, `released`, `member_revoked`, `no_claim`, `forbidden`, `rate_limited`, `unavailable`.
+pub async fn post(State(broker): State<Arc<Broker>>, Workload(uid): Workload, body: Body) -> Result<Response, Failure> {
+    let asked = body::read::<TokenRequest>(body, broker.body_limits()).await;
+    let audience = asked.as_ref().ok().map(|asked| asked.audience.clone());
+    let outcome = match asked {
+        Ok(asked) => give(&broker, &uid, &asked.audience).await,
+        Err(failure) => Err(failure),
+    };
+    // An audience that is in no claim is whatever somebody sent: not for the record in any length.
+    let known = audience.as_deref().filter(|audience| broker.config.audience(audience).is_some());
+    let entry = Entry { claim_uid: Some(uid.as_str()), audience: known, ..Entry::about("token", None) };
+    match outcome {
+        Ok((response, claims, lent)) => {
+            let (namespace, name) = place(&lent.claim);
+            broker.audit.write(&Entry {
+                outcome: "allowed",
+                reason: "sts",
+                claim: Some(format!("{namespace}/{name}")),
+                subject_key: Some(claims.sub.clone()),
+                path: Some(lent.grant.path.as_str()),
+                token_id: Some(&claims.jti),
+                member_uid: lent.member.metadata.uid.as_deref(),
+                ..entry.of_subject(&lent.claim.spec.subject)
+            });
+            Ok(json(StatusCode::OK, &response))
+        }
+        Err(failure) => {
+            broker.audit.write(&Entry { outcome: "denied", reason: failure.reason, ..entry });
+            Err(failure)
+        }
+    }
+}
+
+async fn give(
+    broker: &Broker,
+    uid: &banlieue_protocol::names::Uid,
+    audience: &str,
+) -> Result<(TokenResponse, Claims, find::Lent), Failure> {
+    if let Err(seconds) = broker.claim_rate.take(uid.clone(), Instant::now()) {
+        let failure = Failure::new(Code::RateLimited, format!("too many requests; try again in {seconds} s"));
+        return Err(Failure { retry_after: Some(seconds), ..failure });
+    }
+    let now = Timestamp::now().as_second();
+    let lent = tokio::time::timeout(READS, find::by_claim(broker, uid, now)).await.map_err(|_| {
+        Failure::new(Code::Unavailable, "the cluster does not answer in time; try again").because("cluster")
+    })??;
+    let key = subject_key(&lent.claim);
+    if broker.store.denied(&key).is_some() {
+        return Err(Failure::new(Code::Forbidden, "an operator denied this subject").because("subject_denied"));
+    }
+    if !lend::is_attested(&lent.member) {
+        return Err(Failure::new(Code::Forbidden, "this member is not attested now").because("not_attested"));
+    }
+    if !lend::is_latched(&lent.claim) {
+        return Err(
+            Failure::new(Code::Forbidden, "this member has not reported that it is latched").because("not_latched")
+        );
+    }
+    let unknown = || Failure::new(Code::UnknownAudience, "this claim has no such audience");
+    if !lent.grant.audiences.iter().any(|granted| granted == audience) {
+        return Err(unknown());
+    }
+    let configured = broker.config.audience(audience).ok_or_else(unknown)?;
+    let subject = &lent.claim.spec.subject;
+    // The list may have become shorter since the claim was made.
+    if !lent.grant.may_have(configured) {
+        return Err(Failure::new(Code::Forbidden, "this audience is not for this service").because("app_not_listed"));
+    }
+    let (Backend::Sts, Some(sts), Some(keys)) = (configured.backend, &broker.config.sts, &broker.signing) else {
+        return Err(Failure::new(Code::Unavailable, "nothing makes tokens for this audience").because("no_backend"));
+    };
+    let deadline = lend::deadline(&lent.claim).unwrap_or_default();
+    let wanted = Wanted {
+        issuer: &sts.issuer,
+        trust_domain: &broker.config.trust_domain,
+        claim: uid,
+        subject_key: key.to_string(),
+        upstream_issuer: &subject.issuer,
+        upstream_id: &subject.id,
+        agent: &subject.azp,
+        audience,
+        max_ttl: configured.max_ttl,
+        deadline,
+    };
+    let released = || Failure::new(Code::Released, "this claim is over");
+    let claims = claims(&wanted, now, rand_bytes()?).ok_or_else(released)?;
+    let access_token = keys.get().sign(&claims).map_err(|error| {
+        tracing::error!(%error, "a token cannot be signed");
+        Failure::new(Code::Internal, "mediatore cannot sign now")
+    })?;
+    // A release that was asked for while we read and signed: what was signed stays here.
+    let seen = broker.store.claim_of(uid.as_str());
+    if broker.releasing.contains(uid.as_str()) || seen.is_none_or(|claim| lend::is_ending(&claim)) {
+        return Err(released());
+    }
+    let expires_at = Timestamp::from_second(claims.exp).map(|at| at.to_string()).unwrap_or_default();
+    let response = TokenResponse {
+        access_token,
+        token_type: "Bearer",
+        expires_at,
+        audience: audience.to_owned(),
+        subject: claims.sub.clone(),
+    };
+    Ok((response, claims, lent))
+}
