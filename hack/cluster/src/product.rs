@@ -8,7 +8,7 @@ use kube::{Api, Client};
 use crate::error::{Error, Result};
 use crate::identity::{Identities, Identity};
 use crate::process::Processes;
-use crate::programs::{binary, repository, tool};
+use crate::programs::{binary, images, tool};
 use crate::settings::Settings;
 use crate::spire::Spire;
 use crate::{component, probe};
@@ -53,7 +53,7 @@ impl Product<'_> {
             "--supervisor".into(),
             dir.display().to_string(),
             "--images".into(),
-            repository().join("target/images").display().to_string(),
+            images().display().to_string(),
             "--nodes".into(),
             nodes.to_owned(),
             "--state".into(),

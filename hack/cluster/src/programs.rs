@@ -22,6 +22,11 @@ pub fn tool(name: &str) -> Result<PathBuf> {
     if program.is_file() { Ok(program) } else { Err(Error::Tool { program }) }
 }
 
+/// The store of container disks that `xtask image` fills. The folder can be given by `BANLIEUE_IMAGES`.
+pub fn images() -> PathBuf {
+    std::env::var_os("BANLIEUE_IMAGES").map_or_else(|| repository().join("target/images"), Into::into)
+}
+
 /// A program of this workspace, of the same build profile as the running one. The folder can be given by
 /// `BANLIEUE_BIN`.
 ///
