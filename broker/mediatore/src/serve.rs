@@ -56,7 +56,10 @@ pub async fn serve(config: Config, stop: CancellationToken) -> Result<()> {
     let mut registry = Registry::default();
     let metrics = Arc::new(Metrics::new(&mut registry));
     let audit = Audit::open(config.audit_file.as_deref(), metrics.clone())?;
-    let issuers = Issuers::new(config.issuers.clone()).context("issuers")?;
+    let mut issuers = Issuers::new(config.issuers.clone()).context("issuers")?;
+    if let Some(sts) = &config.sts {
+        issuers = issuers.reserve(&sts.issuer).context("sts.issuer")?;
+    }
     let sealing = sealing_keys(&config, &stop)?;
     let signing = signing_keys(&config, &stop)?;
     let tls = match &config.listeners.user.tls {
