@@ -1,0 +1,143 @@
+//! A copy of a vTPM's state: two living members that prove one endorsement key. Light instances: real vTPMs, real SPIRE
+//! agents and our plugins, no boot.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // a test ends at what it did not expect
+
+mod light;
+
+use std::path::Path;
+
+use banlieue_cluster::Identity;
+use banlieue_crds::claim::ClaimPhase;
+use banlieue_crds::conditions::ClaimReason;
+use banlieue_crds::kubevirt::VirtualMachineInstance;
+use banlieue_crds::member::MemberPhase;
+use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool};
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use light::{Fixture, HONEST, eventually, test};
+use serde_json::json;
+
+const NODE: &str = "l-1";
+const DUPLICATE: &str = "DuplicateEndorsementKey";
+
+/// Nobody can tell which of the two is the copy: both are out, and the claim of the bound one ends.
+#[test]
+fn two_members_that_prove_one_key_are_both_out() {
+    test(async |at: Fixture| {
+        at.pool("p", HONEST).await;
+        let original = at.attested("p").await;
+        at.claim("p", "c").await;
+        eventually("the original is bound", async || {
+            at.member(&original).await.is_some_and(|member| member.spec.claim_ref.is_some())
+        })
+        .await;
+
+        // Its node cannot start it without its enrolment, and goes on with the vTPM that it finds once it has that.
+        cordon(&at, true).await;
+        at.pool("q", HONEST).await;
+        let copy = made(&at, "q").await;
+        let enrolment = take_enrolment(&at, &copy).await;
+        cordon(&at, false).await;
+        eventually("the node misses the enrolment", async || {
+            let instance = at.all::<VirtualMachineInstance>().get(&copy.name_any()).await.unwrap();
+            let said = instance.condition("Synchronized").and_then(|it| it.message.clone());
+            said.is_some_and(|message| message.contains(&enrolment.name_any()))
+        })
+        .await;
+        copy_state(&at, &original, &copy);
+        let secrets = secrets(&at).await;
+        secrets.create(&PostParams::default(), &enrolment).await.unwrap();
+
+        let attested = async |member: &PoolMember| {
+            let condition = at.condition(member, "Attested").await;
+            condition.is_some_and(|it| it.status == "False" && it.reason == DUPLICATE)
+        };
+        eventually("the copy is out", async || attested(&copy).await).await;
+        eventually("and in quarantine", async || {
+            at.member(&copy).await.unwrap().status.unwrap().phase == Some(MemberPhase::Quarantined)
+        })
+        .await;
+        let status = at.member(&copy).await.unwrap().status.unwrap();
+        assert!(status.attestation.unwrap().verified_at.is_none(), "it was never admitted");
+        let key = |status: Option<banlieue_crds::member::PinnedEndorsement>| status.unwrap().ek_digest;
+        assert_eq!(key(status.endorsement), key(original.status.clone().unwrap().endorsement));
+
+        eventually("the original's claim ended", async || {
+            let claim = at.all::<VirtualMachineClaim>().get("c").await.unwrap().status.unwrap_or_default();
+            if claim.phase != Some(ClaimPhase::Failed) {
+                return false;
+            }
+            assert_eq!(claim.termination_reason, Some(ClaimReason::AttestationLost));
+            let conditions = format!("{:?}", claim.conditions);
+            assert!(conditions.contains(DUPLICATE), "{conditions}");
+            true
+        })
+        .await;
+        eventually("the original is gone", async || at.member(&original).await.is_none()).await;
+        assert!(attested(&copy).await, "being alone does not clear the copy");
+        for pool in ["p", "q"] {
+            at.all::<VirtualMachinePool>().delete(pool, &DeleteParams::default()).await.unwrap();
+        }
+        eventually("the copy is gone", async || at.member(&copy).await.is_none()).await;
+    });
+}
+
+/// The enrolment Secrets, as the controller's own account: nobody else may touch them.
+async fn secrets(at: &Fixture) -> Api<Secret> {
+    Api::namespaced(at.cluster.kube(&Identity::Controller).await.unwrap(), &at.namespace)
+}
+
+/// Deletes the member's enrolment Secret, and gives what it was.
+async fn take_enrolment(at: &Fixture, member: &PoolMember) -> Secret {
+    let (secrets, name) = (secrets(at).await, format!("{}-enrol", member.name_any()));
+    let mut object = secrets.get(&name).await.unwrap();
+    secrets.delete(&name, &DeleteParams::default()).await.unwrap();
+    let metadata = &mut object.metadata;
+    (metadata.uid, metadata.resource_version, metadata.managed_fields) = (None, None, None);
+    object
+}
+
+async fn cordon(at: &Fixture, cordoned: bool) {
+    let nodes: Api<Node> = Api::all(at.cluster.admin());
+    let patch = Patch::Merge(json!({ "spec": { "unschedulable": cordoned } }));
+    nodes.patch(NODE, &PatchParams::default(), &patch).await.unwrap();
+}
+
+/// The pool's member, once its instance is recorded.
+async fn made(at: &Fixture, pool: &str) -> PoolMember {
+    let mut found = None;
+    eventually("a member has an instance", async || {
+        let members = at.all::<PoolMember>().list(&Default::default()).await.unwrap();
+        found = members.into_iter().find(|member| {
+            member.spec.pool_ref.name == pool
+                && member.status.as_ref().is_some_and(|status| status.instance_ref.is_some())
+        });
+        found.is_some()
+    })
+    .await;
+    found.unwrap()
+}
+
+/// Copies the vTPM of one machine, with what its node knows of its keys, to where the node looks for the other's.
+fn copy_state(at: &Fixture, from: &PoolMember, to: &PoolMember) {
+    let uid = |member: &PoolMember| member.status.as_ref().unwrap().instance_ref.as_ref().unwrap().uid.clone();
+    let machines = at.cluster.dir().join("vm/vms");
+    let (source, target) = (machines.join(uid(from)), machines.join(uid(to)));
+    std::fs::create_dir(&target).unwrap();
+    let identity = json!({ "uid": uid(to), "namespace": at.namespace, "name": to.name_any(), "node": NODE });
+    std::fs::write(target.join("instance.json"), identity.to_string()).unwrap();
+    copy(&source.join("endorsement.json"), &target.join("endorsement.json"));
+    std::fs::create_dir(target.join("tpm")).unwrap();
+    for entry in std::fs::read_dir(source.join("tpm")).unwrap() {
+        let entry = entry.unwrap();
+        // A running swtpm's lock is its own.
+        if entry.file_name() != ".lock" && entry.file_type().unwrap().is_file() {
+            copy(&entry.path(), &target.join("tpm").join(entry.file_name()));
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+}
