@@ -4,6 +4,7 @@
 
 mod lending;
 
+use banlieue_cluster::{Signal, component};
 use banlieue_crds::claim::ClaimPhase;
 use banlieue_crds::conditions::{self, ClaimReason};
 use banlieue_crds::{PoolMember, VirtualMachinePool};
@@ -178,5 +179,93 @@ fn three_hundred_claims_on_a_pool_of_two_hundred() {
         })
         .await;
         println!("all ended after {:?}; {} bindings were seen", start.elapsed(), seen.claims());
+    });
+}
+
+/// Every change of a condition that matters to a person is an event with the condition's reason.
+#[test]
+fn what_happens_is_told_in_events() {
+    test(async |at: Fixture| {
+        at.pool("p", 1, 3, 1).await;
+        at.pool_is_warm("p").await;
+        at.is_told("VirtualMachinePool/p", "Warm").await;
+        at.claim("p", "c", 4).await;
+        let member = at.phase_is("c", ClaimPhase::Bound).await.status.unwrap().member_ref.unwrap().name;
+        at.is_told(&format!("PoolMember/{member}"), "Ready").await;
+        at.is_told("VirtualMachineClaim/c", "Bound").await;
+        at.is_told("VirtualMachineClaim/c", "Expired").await;
+        at.claim("nowhere", "lost", 4).await;
+        at.is_told("VirtualMachineClaim/lost", "PoolNotFound").await;
+        at.release("lost").await;
+        let api = at.all::<VirtualMachinePool>();
+        let paused = |paused: bool| kube::api::Patch::Merge(serde_json::json!({ "spec": { "paused": paused } }));
+        api.patch("p", &Default::default(), &paused(true)).await.unwrap();
+        let empty = kube::api::Patch::Merge(serde_json::json!({ "spec": { "warmReplicas": 2 } }));
+        api.patch("p", &Default::default(), &empty).await.unwrap();
+        at.is_told("VirtualMachinePool/p", "Paused").await;
+        api.patch("p", &Default::default(), &paused(false)).await.unwrap();
+        let broken = serde_json::json!({ "spec": { "template": { "kubeVirt": { "spec": { "hostname": "x" } } } } });
+        api.patch("p", &Default::default(), &kube::api::Patch::Merge(broken)).await.unwrap();
+        at.is_told("VirtualMachinePool/p", "TemplateInvalid").await;
+    });
+}
+
+/// A waiting claim says what it waits for, and one too many for its subject ends.
+#[test]
+fn a_claim_says_why_it_waits() {
+    test(async |at: Fixture| {
+        let mut pool = lending::pool_object("p", 0, 3, 1);
+        pool.spec.claim_policy.max_claims_per_subject = 2;
+        at.all::<VirtualMachinePool>().create(&Default::default(), &pool).await.unwrap();
+        let api = at.all::<banlieue_crds::VirtualMachineClaim>();
+        let reason = async |claim: &str| {
+            let status = api.get(claim).await.unwrap().status.unwrap_or_default();
+            conditions::find(&status.conditions, "Bound").map(|bound| (bound.reason.clone(), status.queue_position))
+        };
+        at.claim_for("greedy", "p", "g1", 600).await;
+        at.claim_for("greedy", "p", "g2", 600).await;
+        eventually("both wait for a member", async || {
+            let no_member = |place| Some(("NoMemberAvailable".to_owned(), Some(place)));
+            reason("g1").await == no_member(1) && reason("g2").await == no_member(2)
+        })
+        .await;
+        // Younger than g2, and before it: its subject has no other.
+        at.claim_for("modest", "p", "m1", 600).await;
+        eventually("g2 stands behind its subject's own", async || {
+            reason("g2").await.is_some_and(|(reason, _)| reason == "QueuedBehindSubject")
+        })
+        .await;
+        at.claim_for("greedy", "p", "g3", 600).await;
+        let failed = at.phase_is("g3", ClaimPhase::Failed).await.status.unwrap();
+        assert_eq!(failed.termination_reason, Some(ClaimReason::TooManyClaims));
+        for claim in ["g1", "g2", "g3", "m1"] {
+            at.release(claim).await;
+            at.claim_is_gone(claim).await;
+        }
+    });
+}
+
+/// A claim without a finalizer that is deleted before the controller has added one: nobody waits for its member, which
+/// is destroyed and verified gone all the same, and says so.
+#[test]
+fn a_claim_that_does_not_wait_leaves_no_member_behind() {
+    test(async |at: Fixture| {
+        at.pool("p", 1, 3, 1).await;
+        at.pool_is_warm("p").await;
+        at.claim("p", "hasty", 3600).await;
+        let member = at.phase_is("hasty", ClaimPhase::Bound).await.status.unwrap().member_ref.unwrap().name;
+        // Frozen, so that it cannot be faster than we are.
+        at.cluster.kill(component::CONTROLLER, Signal::Stop).await.unwrap();
+        let api = at.all::<banlieue_crds::VirtualMachineClaim>();
+        let none = kube::api::Patch::Merge(serde_json::json!({ "metadata": { "finalizers": null } }));
+        api.patch("hasty", &Default::default(), &none).await.unwrap();
+        api.delete("hasty", &Default::default()).await.unwrap();
+        assert!(api.get_opt("hasty").await.unwrap().is_none(), "nothing holds it");
+        at.cluster.kill(component::CONTROLLER, Signal::Cont).await.unwrap();
+        eventually("its member is gone", async || at.all::<PoolMember>().get_opt(&member).await.unwrap().is_none())
+            .await;
+        at.member_is_gone(&member).await;
+        at.is_told(&format!("PoolMember/{member}"), "ClaimGone").await;
+        at.pool_is_warm("p").await;
     });
 }

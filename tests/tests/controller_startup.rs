@@ -67,17 +67,51 @@ fn a_cluster_without_kubevirt_and_one_with_it() {
 
         let whole = Cluster::builder().kubevirt().start().await.unwrap_or_else(|error| panic!("{error}"));
         let kubeconfig = whole.kubeconfig(&Identity::Controller).await.unwrap();
-        let doctor = controller(&kubeconfig, &["doctor"]);
-        let text = String::from_utf8_lossy(&doctor.stdout);
-        println!("{text}");
-        assert!(doctor.status.success(), "{text}{}", String::from_utf8_lossy(&doctor.stderr));
-        for line in
-            ["definition poolmembers.banlieue.io", "admission policy no-way-in.banlieue.io", "rights on secrets in"]
-        {
-            // Rights in pool namespaces are looked at where pools are, and there is none yet.
-            assert!(text.contains(line) || line.starts_with("rights"), "{line} is not in:\n{text}");
-        }
-        assert!(text.contains("Group system:masters may use"), "the cluster's admins are on the list:\n{text}");
+        let run = Running::new(&kubeconfig, &[]);
+        let line = run.line_with("started").await;
+        assert!(line.contains(" INFO ") && !line.contains('\u{1b}'), "colours in a file: {line:?}");
+        drop(run);
+        let run = Running::new(&kubeconfig, &["--log-json"]);
+        let line = run.line_with("started").await;
+        let json: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert_eq!(json["fields"]["message"], "started");
+        drop(run);
         whole.stop().await.unwrap();
     });
+}
+
+/// A controller that runs until it is dropped, and what it logs.
+struct Running {
+    child: std::process::Child,
+    log: tempfile::NamedTempFile,
+}
+
+impl Running {
+    fn new(kubeconfig: &Path, args: &[&str]) -> Self {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let program = programs::binary("banlieue-controller").unwrap();
+        let mut command = Command::new(program);
+        command.args(RUN).args(args).env_clear().env("KUBECONFIG", kubeconfig);
+        let child = command.stderr(log.reopen().unwrap()).spawn().unwrap();
+        Self { child, log }
+    }
+
+    async fn line_with(&self, word: &str) -> String {
+        for _ in 0..6000 {
+            let text = std::fs::read_to_string(self.log.path()).unwrap();
+            let whole = &text[..text.rfind('\n').unwrap_or(0)];
+            if let Some(line) = whole.lines().find(|line| line.contains(word)) {
+                return line.to_owned();
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        panic!("no line with {word} within ten minutes");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

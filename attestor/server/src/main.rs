@@ -79,6 +79,9 @@ struct ControllerArguments {
     /// Seconds between probes of the plugin.
     #[arg(long, env = "BANLIEUE_PROBE_SECONDS", default_value_t = 15)]
     probe_seconds: u64,
+    /// Log as JSON lines.
+    #[arg(long, env = "BANLIEUE_LOG_JSON")]
+    log_json: bool,
 }
 
 fn main() -> ExitCode {
@@ -119,11 +122,15 @@ fn run(command: Command) -> Result<()> {
 
 fn controller(arguments: ControllerArguments) -> Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_writer(std::io::stderr)
-        .init();
+        .with_writer(std::io::stderr);
+    if arguments.log_json {
+        log.json().init()
+    } else {
+        log.init()
+    }
     let seconds = std::time::Duration::from_secs;
     let options = Options {
         spire_server: arguments.spire_server,

@@ -14,6 +14,11 @@ const MACHINES: [&str; 2] = ["virtualmachineinstances", "virtualmachines"];
 /// Subresources of a pod that reach into it.
 const POD: [&str; 5] = ["attach", "ephemeralcontainers", "exec", "portforward", "proxy"];
 
+/// Verbs that open or change something. Collectors of garbage and counters of quota list and watch everything.
+const VERBS: [&str; 5] = ["*", "create", "get", "patch", "update"];
+/// Subresources of every kind that reach into nothing.
+const HARMLESS: [&str; 3] = ["finalizers", "scale", "status"];
+
 /// Rules by namespace (none for cluster roles) and role name.
 #[derive(Debug, Default)]
 pub(super) struct Rules(BTreeMap<(Option<String>, String), Vec<PolicyRule>>);
@@ -79,7 +84,7 @@ pub(super) fn subjects(rules: &Rules, bindings: &[Binding], pool_namespaces: &[S
 }
 
 fn reaches(rule: &PolicyRule, pods_too: bool) -> Vec<String> {
-    if rule.verbs.is_empty() {
+    if !rule.verbs.iter().any(|verb| VERBS.contains(&verb.as_str())) {
         return Vec::new();
     }
     let groups = rule.api_groups.as_deref().unwrap_or_default();
@@ -93,6 +98,9 @@ fn reaches(rule: &PolicyRule, pods_too: bool) -> Vec<String> {
             None if named == "*" => ("*", "*"),
             None => continue,
         };
+        if HARMLESS.contains(&sub) {
+            continue;
+        }
         let covers = |wanted: &str| resource == wanted || resource == "*";
         if of_group(KUBEVIRT) {
             found.extend(MACHINES.iter().filter(|machine| covers(machine)).map(|machine| format!("{machine}/{sub}")));
@@ -125,6 +133,9 @@ mod tests {
         rules.insert(None, "pods", of("", "pods"));
         rules.insert(None, "exec", of("", "pods/exec"));
         rules.insert(None, "any-exec", of("*", "*/exec"));
+        rules.insert(None, "scaler", of("*", "*/scale"));
+        let counting = json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["list", "watch"]});
+        rules.insert(None, "counter", rule(counting));
         let to = |kind: &str, name: &str| RoleRef { kind: kind.into(), name: name.into(), ..RoleRef::default() };
         let user = |name: &str| vec![RbacSubject { kind: "User".into(), name: name.into(), ..RbacSubject::default() }];
         let bindings = [
@@ -135,6 +146,8 @@ mod tests {
             Binding::new(None, &to("ClusterRole", "root"), &user("root")),
             Binding::new(None, &to("ClusterRole", "reader"), &user("reader")),
             Binding::new(None, &to("ClusterRole", "pods"), &user("reader")),
+            Binding::new(None, &to("ClusterRole", "scaler"), &user("reader")),
+            Binding::new(None, &to("ClusterRole", "counter"), &user("reader")),
             // No pools there, so nothing to reach.
             Binding::new(Some("b".into()), &to("ClusterRole", "exec"), &user("dev")),
             Binding::new(Some("b".into()), &to("Role", "local"), &user("nobody")),

@@ -13,6 +13,7 @@ use banlieue_crds::claim::ClaimPhase;
 use banlieue_crds::kubevirt::VirtualMachineInstance;
 use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool, conditions};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt};
@@ -44,6 +45,35 @@ async fn start() -> Cluster {
     builder.start().await.unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// A pool of mode None on weightless nodes.
+pub fn pool_object(name: &str, warm: u32, max: u32, surge: u32) -> VirtualMachinePool {
+    serde_json::from_value(json!({
+        "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachinePool",
+        "metadata": { "name": name, "annotations": { "banlieue.io/allow-unattested": "true" } },
+        "spec": {
+            "warmReplicas": warm, "maxReplicas": max, "maxSurge": surge,
+            "template": { "kubeVirt": { "spec": {
+                "nodeSelector": { "banlieue.io/node-weight": "weightless" },
+                "domain": {
+                    "cpu": { "cores": 1 }, "memory": { "guest": "32Mi" },
+                    "devices": {
+                        "disks": [{ "name": "image", "disk": { "bus": "virtio" } }],
+                        "interfaces": [{ "name": "default", "masquerade": {} }],
+                        "rng": {},
+                    },
+                },
+                "networks": [{ "name": "default", "pod": {} }],
+                "volumes": [{ "name": "image", "containerDisk": { "image": "registry.local/banlieue/guest:dev" } }],
+            } } },
+            "attestation": { "mode": "None" },
+            "claimPolicy": {
+                "allowedImages": ["*"], "maxClaimsPerSubject": 1000, "maxBindDeadlineSeconds": 3600,
+            },
+        },
+    }))
+    .unwrap()
+}
+
 impl Fixture {
     async fn new() -> Self {
         let cluster = CLUSTER.get_or_init(start).await;
@@ -63,42 +93,23 @@ impl Fixture {
 
     /// Makes a pool.
     pub async fn pool(&self, name: &str, warm: u32, max: u32, surge: u32) -> VirtualMachinePool {
-        let pool: VirtualMachinePool = serde_json::from_value(json!({
-            "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachinePool",
-            "metadata": { "name": name, "annotations": { "banlieue.io/allow-unattested": "true" } },
-            "spec": {
-                "warmReplicas": warm, "maxReplicas": max, "maxSurge": surge,
-                "template": { "kubeVirt": { "spec": {
-                    "nodeSelector": { "banlieue.io/node-weight": "weightless" },
-                    "domain": {
-                        "cpu": { "cores": 1 }, "memory": { "guest": "32Mi" },
-                        "devices": {
-                            "disks": [{ "name": "image", "disk": { "bus": "virtio" } }],
-                            "interfaces": [{ "name": "default", "masquerade": {} }],
-                            "rng": {},
-                        },
-                    },
-                    "networks": [{ "name": "default", "pod": {} }],
-                    "volumes": [{ "name": "image", "containerDisk": { "image": "registry.local/banlieue/guest:dev" } }],
-                } } },
-                "attestation": { "mode": "None" },
-                "claimPolicy": {
-                    "allowedImages": ["*"], "maxClaimsPerSubject": 1000, "maxBindDeadlineSeconds": 3600,
-                },
-            },
-        }))
-        .unwrap();
+        let pool = pool_object(name, warm, max, surge);
         self.all::<VirtualMachinePool>().create(&PostParams::default(), &pool).await.unwrap()
     }
 
-    /// Posts a claim as the broker does. `finalizer` as mediatore sets it.
+    /// Posts a claim for a subject of its own, as the broker does but without a finalizer.
     pub async fn claim(&self, pool: &str, name: &str, ttl: u32) -> VirtualMachineClaim {
+        self.claim_for(&format!("subject-{name}"), pool, name, ttl).await
+    }
+
+    /// Posts a claim for a subject.
+    pub async fn claim_for(&self, subject: &str, pool: &str, name: &str, ttl: u32) -> VirtualMachineClaim {
         let claim: VirtualMachineClaim = serde_json::from_value(json!({
             "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachineClaim",
             "metadata": { "name": name },
             "spec": {
                 "poolRef": { "name": pool }, "ttlSeconds": ttl, "bindDeadlineSeconds": 3600, "retentionSeconds": 1,
-                "subject": { "issuer": "https://issuer.example", "id": format!("subject-{name}") },
+                "subject": { "issuer": "https://issuer.example", "id": subject },
                 "workload": { "image": "registry.local/job:1" },
             },
         }))
@@ -106,6 +117,25 @@ impl Fixture {
         let broker = self.cluster.kube(&Identity::Broker).await.unwrap();
         let api: Api<VirtualMachineClaim> = Api::namespaced(broker, &self.namespace);
         api.create(&PostParams::default(), &claim).await.unwrap()
+    }
+
+    /// Reasons of the events about one object, as `kind/name`.
+    pub async fn told(&self, object: &str) -> Vec<String> {
+        let events = self.all::<Event>().list(&ListParams::default()).await.unwrap();
+        let about = |event: &Event| {
+            event.regarding.as_ref().is_some_and(|it| {
+                format!("{}/{}", it.kind.clone().unwrap_or_default(), it.name.clone().unwrap_or_default()) == object
+            })
+        };
+        events.items.into_iter().filter(about).filter_map(|event| event.reason).collect()
+    }
+
+    /// Waits for an event about an object.
+    pub async fn is_told(&self, object: &str, reason: &str) {
+        eventually(&format!("{object} tells {reason}"), async || {
+            self.told(object).await.iter().any(|told| told == reason)
+        })
+        .await;
     }
 
     pub async fn release(&self, name: &str) {
