@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // a test ends at what it did not expect
 
 use banlieue_cluster::idp::{
-    CROSS_CLIENT, DexConfig, Host, LoginError, MEDIATORE, OidcConfig, Person, SANDBOX_ACCESS, SANDBOX_ROLE, decode,
+    Application, CROSS_CLIENT, Credential, DexConfig, Host, LoginError, MEDIATORE, OidcConfig, Person, SANDBOX_ACCESS,
+    SANDBOX_ROLE, decode,
 };
-use banlieue_cluster::{Provider, Signal, component};
+use banlieue_cluster::{Cluster, Provider, Signal, component};
 use serde_json::{Value, json};
 
 /// The token a person has for the agent's own API.
@@ -193,10 +194,12 @@ async fn entra_ends_sessions_and_rotates_keys() {
 #[tokio::test]
 async fn a_plain_provider_gives_tokens_of_rfc_9068() {
     let host = Host::start().await.unwrap();
-    let plain = host.start_oidc(OidcConfig::plain()).await.unwrap();
+    let mut config = OidcConfig::plain();
+    config.resources.iter_mut().for_each(|resource| resource.alg = "ES256".into());
+    let plain = host.start_oidc(config).await.unwrap();
     let tokens = plain.login("mediatore-cli", &Person::ada(), &format!("openid {SANDBOX_ACCESS}")).await.unwrap();
     let (header, _) = decode(&tokens.access_token).unwrap();
-    assert_eq!(header["typ"], "at+jwt");
+    assert_eq!((&header["typ"], &header["alg"]), (&json!("at+jwt"), &json!("ES256")));
     let claims = plain.verified(&tokens.access_token).await.unwrap();
     assert_eq!((&claims["sub"], &claims["aud"]), (&json!(Person::ada().id), &json!("mediatore")));
     assert_eq!((&claims["scope"], &claims["client_id"]), (&json!(SANDBOX_ACCESS), &json!("mediatore-cli")));
@@ -284,6 +287,79 @@ async fn dex_ends_sessions_and_rotates_keys() {
     assert!(dex.jwks().await.unwrap_err().refusal().is_none());
     dex.outage(false).await.unwrap();
     dex.jwks().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_id_token_lists_a_persons_roles_on_the_applications_own_api() {
+    let host = Host::start().await.unwrap();
+    let mut config = OidcConfig::entra();
+    let mut ada = Person::ada();
+    ada.roles.insert(MEDIATORE.into(), vec![SANDBOX_ROLE.into()]);
+    config.people = vec![ada.clone()];
+    config.applications.retain(|it| it.client_id != "mediatore");
+    config.applications.push(Application {
+        redirect_uris: vec!["https://mediatore.example.org/callback".into()],
+        ..Application::new("mediatore", Credential::Secret("s".into()))
+    });
+    let entra = host.start_oidc(config).await.unwrap();
+    let tokens = entra.login("mediatore", &ada, "openid").await.unwrap();
+    let claims = entra.verified(tokens.id_token.as_deref().unwrap()).await.unwrap();
+    assert_eq!((&claims["aud"], &claims["roles"]), (&json!("mediatore"), &json!([SANDBOX_ROLE])));
+}
+
+/// As `mediatore-cli login` does: print an address, listen on a port of the moment, and take the code from there.
+#[tokio::test]
+async fn a_person_follows_the_address_that_a_command_line_printed() {
+    let host = Host::start().await.unwrap();
+    let entra = host.start_oidc(OidcConfig::entra()).await.unwrap();
+    let dex = host.start_dex(DexConfig::default()).await.unwrap();
+    for (provider, name, scope) in [(&entra, "127.0.0.1", SANDBOX_ACCESS), (&dex, "localhost", "openid")] {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let heard = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut line = String::new();
+            let (reading, mut writing) = stream.split();
+            let mut reading = tokio::io::BufReader::new(reading);
+            loop {
+                let mut next = String::new();
+                tokio::io::AsyncBufReadExt::read_line(&mut reading, &mut next).await.unwrap();
+                if next.trim().is_empty() {
+                    break;
+                }
+                line.push_str(&next);
+            }
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\ndone";
+            tokio::io::AsyncWriteExt::write_all(&mut writing, answer).await.unwrap();
+            line
+        });
+        let endpoint = provider.discovery().await.unwrap()["authorization_endpoint"].as_str().unwrap().to_owned();
+        let challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"; // RFC 7636, appendix B
+        let printed = format!(
+            "{endpoint}?client_id=mediatore-cli&response_type=code&scope={scope}&state=s\
+             &redirect_uri=http%3A%2F%2F{name}%3A{port}%2Fcallback\
+             &code_challenge={challenge}&code_challenge_method=S256"
+        );
+        assert_eq!(provider.browse(&printed, &Person::ada()).await.unwrap(), "done");
+        let heard = heard.await.unwrap();
+        assert!(heard.starts_with("GET /callback?code=") && heard.contains("state=s"), "{heard}");
+        assert!(!heard.to_lowercase().contains("cookie:"), "cookies of the provider left it: {heard}");
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_has_providers_too() {
+    let cluster = Cluster::builder().start().await.unwrap();
+    let entra = cluster.start_oidc(OidcConfig::entra()).await.unwrap();
+    let dex = cluster.start_dex(DexConfig::default()).await.unwrap();
+    entra.client_credentials("pipeline", &format!("{MEDIATORE}/.default")).await.unwrap();
+    dex.login("mediatore-cli", &Person::grace(), "openid").await.unwrap();
+    for provider in [&entra, &dex] {
+        assert!(cluster.log(&provider.component).is_file() && provider.ca_file.is_file());
+    }
+    let dir = cluster.dir().to_owned();
+    cluster.stop().await.unwrap();
+    assert!(!dir.exists() && entra.discovery().await.is_err());
 }
 
 #[tokio::test]

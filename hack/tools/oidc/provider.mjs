@@ -26,12 +26,14 @@ function client(application, entra) {
   return { ...common, grant_types, token_endpoint_auth_method: 'private_key_jwt', jwks: { keys: [{ ...key, use: 'sig' }] } };
 }
 
-// Claims of ID tokens and of the userinfo endpoint.
-function account(directory, tenant, id) {
+// Claims of ID tokens and of the userinfo endpoint. An ID token lists the person's roles on the application's own API.
+function account(directory, tenant, id, clientId) {
   const person = directory.active(id);
   if (!person) return undefined;
   const { name, login, groups } = person;
-  const claims = { sub: id, oid: id, tid: tenant, ver: '2.0', name, preferred_username: login, groups };
+  const own = [...directory.resources.values()].find((it) => it.app === clientId);
+  const roles = own && person.roles[own.id];
+  const claims = { sub: id, oid: id, tid: tenant, ver: '2.0', name, preferred_username: login, groups, roles };
   return { accountId: id, claims: async () => claims };
 }
 
@@ -55,8 +57,8 @@ export function build(config, directory, keys) {
     adapter: Store,
     jwks: { keys: keys.private },
     clients: [...directory.applications.values()].map((it) => client(it, entra)),
-    findAccount: (_ctx, id) => account(directory, config.tenant, id),
-    claims: { openid: ['sub', 'oid', 'tid', 'ver'], profile: ['name', 'preferred_username'], groups: ['groups'] },
+    findAccount: (ctx, id) => account(directory, config.tenant, id, ctx.oidc.client?.clientId),
+    claims: { openid: ['sub', 'oid', 'tid', 'ver', 'roles'], profile: ['name', 'preferred_username'], groups: ['groups'] },
     scopes: ['openid', 'offline_access', 'profile', 'groups'],
     conformIdTokenClaims: false, // as Entra: the claims of `profile` stand in the ID token itself
     expiresWithSession: () => false,

@@ -14,7 +14,7 @@ const STEPS: usize = 30;
 pub(crate) struct Browser<'a> {
     http: &'a Http,
     person: &'a Person,
-    // One provider on one host: paths of cookies tell nothing apart that their names do not.
+    // Of the provider, and sent to it alone; paths of cookies tell nothing apart there that their names do not.
     cookies: BTreeMap<String, String>,
 }
 
@@ -34,11 +34,16 @@ impl<'a> Browser<'a> {
 
     /// Opens a page and goes on until the application's address or a page without a form.
     pub async fn visit(&mut self, start: Url, callback: Option<&str>) -> Result<Landing, LoginError> {
+        let provider = start.origin();
         let (mut url, mut form) = (start, None);
         let mut typed = false;
         for _ in 0..STEPS {
-            let response = self.http.send(&url, form.as_deref(), &self.cookie_header()).await?;
-            self.take_cookies(&response);
+            let home = url.origin() == provider;
+            let cookies = if home { self.cookie_header() } else { String::new() };
+            let response = self.http.send(&url, form.as_deref(), &cookies).await?;
+            if home {
+                self.take_cookies(&response);
+            }
             if response.status().is_redirection() {
                 let location = response.headers().get(reqwest::header::LOCATION).and_then(|it| it.to_str().ok());
                 url = joined(&url, location.unwrap_or_default())?;
@@ -53,7 +58,8 @@ impl<'a> Browser<'a> {
             if !status.is_success() {
                 return Err(LoginError::Unexpected(format!("{url} answered {status}: {text}")));
             }
-            let Some(found) = Form::find(&text) else { return Ok(Landing::Page(text)) };
+            // A password is for the provider: elsewhere a page is the end.
+            let Some(found) = Form::find(&text).filter(|_| home) else { return Ok(Landing::Page(text)) };
             if found.asks("password") {
                 if typed {
                     return Err(LoginError::Unexpected(format!("{} may not log in", self.person.login)));

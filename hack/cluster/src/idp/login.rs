@@ -95,10 +95,19 @@ impl Provider {
             Err(LoginError::Refused { error, .. }) if error == "authorization_pending" => {}
             other => return Err(LoginError::Unexpected(format!("a code that nobody confirmed: {other:?}"))),
         }
-        let page = url(&started.verification_uri_complete)?;
-        match Browser::new(&self.http, person).visit(page, None).await? {
-            Landing::Page(_) => self.grant(client_id, &poll).await,
-            Landing::Callback(to) => Err(LoginError::Unexpected(format!("a device login was sent on to {to}"))),
+        self.browse(&started.verification_uri_complete, person).await?;
+        self.grant(client_id, &poll).await
+    }
+
+    /// A person opens an address at a browser, one that a command line printed for example, and logs in there. Redirects
+    /// are followed out of the provider too, to the command line that listens. Returns the page at the end.
+    ///
+    /// # Errors
+    /// As [`Self::login`].
+    pub async fn browse(&self, address: &str, person: &Person) -> Result<String, LoginError> {
+        match Browser::new(&self.http, person).visit(url(address)?, None).await? {
+            Landing::Page(text) => Ok(text),
+            Landing::Callback(to) => Err(LoginError::Unexpected(format!("nobody named {to} as the end"))),
         }
     }
 
