@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use super::{grant::SECRET_KEY, record::MANAGED_BY_VALUE, slots::Taken};
 
 /// Longest time of one call.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
+const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Name of the ConfigMap whose keys are the subjects that may not claim.
 pub const DENIED: &str = "mediatore-denied";
 /// Value of the component label on slots.

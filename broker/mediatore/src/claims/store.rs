@@ -12,7 +12,10 @@ use std::{
     },
 };
 
-use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool};
+use banlieue_crds::{
+    PoolMember, VirtualMachineClaim, VirtualMachinePool,
+    received::{Received, Unreadable, readable},
+};
 use banlieue_identity::SubjectKey;
 use banlieue_protocol::names::Namespace;
 use futures::StreamExt;
@@ -60,14 +63,26 @@ where
         + Sync
         + 'static,
 {
-    fn start(api: Api<K>, config: watcher::Config, mut seen: impl FnMut(&watcher::Event<K>) + Send + 'static) -> Self {
+    /// An object that cannot be read is left out: it must not stop the watch of its kind.
+    fn start(
+        api: Api<Received<K>>,
+        config: watcher::Config,
+        mut seen: impl FnMut(&watcher::Event<K>) + Send + 'static,
+    ) -> Self {
         let (store, writer) = reflector::store();
         let filled = Arc::new(AtomicBool::new(false));
         let (reader, flag) = (store.clone(), filled.clone());
         let task = tokio::spawn(async move {
             let stream = watcher(api, config)
                 .modify(|object| object.meta_mut().managed_fields = None)
-                .backoff(DefaultBackoff::default());
+                .backoff(DefaultBackoff::default())
+                .filter_map(|event| {
+                    let left_out = |unreadable: Box<Unreadable>| {
+                        tracing::warn!(error = %unreadable, kind = %K::kind(&()), "an object is left out");
+                    };
+                    let event = event.map(|event| readable(event).map_err(left_out).ok()).transpose();
+                    std::future::ready(event)
+                });
             let stream = reflector::reflector(writer, stream).for_each(|event| {
                 match event {
                     Ok(event) => seen(&event),

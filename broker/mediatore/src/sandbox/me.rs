@@ -94,7 +94,9 @@ pub async fn get(State(broker): State<Arc<Broker>>, Guest(member): Guest, uri: U
     let until = tokio::time::Instant::now() + longest;
     let mut changes = broker.store.changes();
     let outcome = loop {
+        // Noted before asking: what changes from here on wakes the wait below.
         changes.mark_unchanged();
+        let before = find::seen(&broker, &member);
         let now = jiff::Timestamp::now();
         let outcome = find::by_member(&broker, &member, now.as_second()).await;
         // With news, or without more time: answer.
@@ -106,7 +108,6 @@ pub async fn get(State(broker): State<Arc<Broker>>, Guest(member): Guest, uri: U
             break outcome.and_then(|lent| me(&broker, &lent, now));
         }
         // Woken by every change in the namespaces; asked live only when this member may be concerned.
-        let before = find::seen(&broker, &member);
         let news = async {
             while changes.changed().await.is_ok() {
                 let seen = find::seen(&broker, &member);

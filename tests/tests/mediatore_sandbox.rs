@@ -1,0 +1,207 @@
+//! mediatore's members' side, on attested members and a real SPIRE: a guest learns what it is lent for, latches, and its
+//! workload gets tokens, until the claim is released.
+//!
+//! This program plays guest and workload, started again inside the cluster, where SPIRE's agent can see who it is.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // a test with a `main` of its own
+
+mod broker;
+mod inside;
+mod light;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use banlieue_cluster::idp::{OidcConfig, Person, Provider, SANDBOX_ACCESS};
+use banlieue_crds::{VirtualMachineClaim, VirtualMachinePool};
+use banlieue_identity::SubjectKey;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use light::{Fixture, HONEST, eventually, test};
+use reqwest::{Client, Method};
+use serde_json::{Value, json};
+use spiffe::x509_source::SvidPicker;
+use spiffe::{X509Source, X509Svid};
+
+fn main() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    match inside::role() {
+        Some(role) => tokio::runtime::Runtime::new().unwrap().block_on(play(&role)),
+        None => {
+            test(from_login_to_token);
+            println!("test mediatore_sandbox ... ok");
+        }
+    }
+}
+
+struct Named(String);
+
+impl SvidPicker for Named {
+    fn pick_svid(&self, svids: &[Arc<X509Svid>]) -> Option<usize> {
+        svids.iter().position(|svid| svid.spiffe_id().path() == self.0)
+    }
+}
+
+fn told(name: &str) -> String {
+    std::env::var(name).unwrap()
+}
+
+/// A client with the SVID of `path`, for which mediatore is only who has mediatore's SPIFFE id.
+async fn client(path: &str) -> Client {
+    let place = inside::Place::ours();
+    let source = X509Source::builder()
+        .endpoint(&place.workload_api)
+        .picker(Named(path.to_owned()))
+        .initial_sync_timeout(Duration::from_secs(120))
+        .build()
+        .await
+        .unwrap();
+    let only = spiffe_rustls::authorizer::exact([format!("spiffe://{}/mediatore", place.trust_domain)]).unwrap();
+    let tls = spiffe_rustls::mtls_client(source).authorize(only).build().unwrap();
+    Client::builder().tls_backend_preconfigured(tls).timeout(Duration::from_secs(120)).build().unwrap()
+}
+
+/// Status and body of one request to the sandbox side.
+async fn ask(client: &Client, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
+    let mut request = client.request(method, format!("https://{}{path}", told("SANDBOX")));
+    if let Some(body) = body {
+        request = request.body(body.to_string());
+    }
+    let response = request.send().await.unwrap();
+    let status = response.status().as_u16();
+    let text = response.text().await.unwrap();
+    (status, serde_json::from_str(&text).unwrap_or(Value::Null))
+}
+
+/// One request, as `METHOD path body`; the answer must have this status, and its body is printed.
+async fn play(role: &str) {
+    let client = client(&told("IDENTITY")).await;
+    let body = std::env::var("BODY").ok().map(|body| serde_json::from_str(&body).unwrap());
+    let method: Method = told("METHOD").parse().unwrap();
+    let expected: u16 = told("STATUS").parse().unwrap();
+    // What mediatore's watches show may be a little old.
+    let mut last = (0, Value::Null);
+    for _ in 0..600 {
+        last = ask(&client, method.clone(), &told("ROUTE"), body.clone()).await;
+        if last.0 == expected {
+            std::fs::write(told("ANSWER"), last.1.to_string()).unwrap();
+            return;
+        }
+        assert!(matches!(last.0, 404 | 503) || expected == 410 && last.0 == 200, "{role}: {last:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    panic!("{role}: {last:?}");
+}
+
+struct Sandbox<'a> {
+    at: &'a Fixture,
+    address: String,
+}
+
+impl Sandbox<'_> {
+    async fn ask(&self, role: &str, identity: &str, route: (&str, &str), body: Option<Value>, status: u16) -> Value {
+        let answer = self.at.cluster.dir().join(format!("answer-{role}"));
+        let (status, answer_path) = (status.to_string(), answer.display().to_string());
+        let text = body.map(|body| body.to_string());
+        let mut told = vec![
+            ("SANDBOX", self.address.as_str()),
+            ("IDENTITY", identity),
+            ("METHOD", route.0),
+            ("ROUTE", route.1),
+            ("STATUS", &status),
+            ("ANSWER", &answer_path),
+        ];
+        if let Some(text) = &text {
+            told.push(("BODY", text));
+        }
+        inside::run(self.at.cluster, role, &told).await;
+        serde_json::from_str(&std::fs::read_to_string(answer).unwrap()).unwrap()
+    }
+}
+
+async fn from_login_to_token(at: Fixture) {
+    let entra: Provider = at.cluster.start_oidc(OidcConfig::entra()).await.unwrap();
+    let spire = at.cluster.spire().unwrap();
+    let more = json!({
+        "listeners": { "sandbox": { "address": "127.0.0.1:0" } },
+        "spire": {
+            "server": format!("127.0.0.1:{}", spire.port),
+            "workload_api": format!("unix://{}", spire.workload_api.display()),
+        },
+    });
+    let setup = broker::Setup::new(at.cluster, &entra, &[&at.namespace], more);
+    let listening = setup.start(at.cluster, "mediatore").await;
+    let sandbox = Sandbox { at: &at, address: listening.sandbox.unwrap() };
+
+    at.pool("p", HONEST).await;
+    let policy =
+        json!({ "spec": { "claimPolicy": { "allowedAudiences": ["api://trading-data", "api://people-only"] } } });
+    let pools = at.all::<VirtualMachinePool>();
+    pools.patch("p", &PatchParams::default(), &Patch::Merge(policy)).await.unwrap();
+    let member = at.attested("p").await;
+    eventually("it is warm", async || at.condition(&member, "Ready").await.is_some_and(|c| c.status == "True")).await;
+    let node = format!("/banlieue/node/{}", member.uid().unwrap());
+    inside::admit(at.cluster, &node, &[]);
+    let early = sandbox.ask("early", &node, ("GET", "/v1/me"), None, 404).await;
+    assert_eq!(early["error"], "no_claim");
+    let wrong = sandbox.ask("wrong", &node, ("POST", "/v1/token"), Some(json!({ "audience": "x" })), 403).await;
+    assert_eq!(wrong["error"], "forbidden", "a node SVID gets no token");
+
+    let ada = Person::ada();
+    let login = entra.login("mediatore-cli", &ada, &format!("openid {SANDBOX_ACCESS}")).await.unwrap();
+    let mut request = broker::request("p");
+    request["workload"]["image"] = json!("registry.local/job:1");
+    let mut made = Value::Null;
+    eventually("the pool is known with its audiences", async || {
+        let asking = setup.client.post(format!("{}/v1/claims", listening.user)).bearer_auth(&login.access_token);
+        let response = asking.body(request.to_string()).send().await.unwrap();
+        let status = response.status();
+        made = broker::body(response).await;
+        status == 201
+    })
+    .await;
+    let (name, uid) = (made["name"].as_str().unwrap(), made["uid"].as_str().unwrap());
+
+    let key = SubjectKey::of(&entra.issuer, &ada.id);
+    let me = sandbox.ask("guest", &node, ("GET", "/v1/me?wait=30"), None, 200).await;
+    assert_eq!((&me["claim_uid"], &me["subject"]), (&json!(uid), &json!(key.to_string())));
+    assert_eq!(me["username"], key.username());
+    assert_eq!(me["egress"], json!([{ "name": "trading.example", "port": 443 }]));
+    assert_eq!(me["workload"]["args"][0], "/usr/bin/claude");
+
+    let workload = format!("/banlieue/claim/{uid}");
+    inside::admit(at.cluster, &workload, &[]);
+    let audience = |audience: &str| Some(json!({ "audience": audience }));
+    let before = sandbox.ask("hasty", &workload, ("POST", "/v1/token"), audience("api://trading-data"), 403).await;
+    assert_eq!(before["error"], "forbidden", "no token before the latch");
+    let running = json!({ "latched": true, "workload_state": "running" });
+    sandbox.ask("latch", &node, ("POST", "/v1/me/status"), Some(running), 204).await;
+    let claims = at.all::<VirtualMachineClaim>();
+    eventually("the identity is reported", async || {
+        claims.get(name).await.unwrap().status.unwrap().spiffe_id.is_some_and(|id| id.ends_with(&workload))
+    })
+    .await;
+    let entry = format!("{}.mediatore.claim.{uid}", at.cluster.settings().cluster);
+    let shown = at.spire(&["entry", "show", "-entryID", &entry]).await;
+    assert!(shown.contains(&format!("unix:user:{}", key.username())) && shown.contains("unix:uid:20000"), "{shown}");
+
+    let token = sandbox.ask("workload", &workload, ("POST", "/v1/token"), audience("api://trading-data"), 200).await;
+    let (_, said) = banlieue_cluster::idp::decode(token["access_token"].as_str().unwrap()).unwrap();
+    assert_eq!((&said["aud"], &said["sub"]), (&json!("api://trading-data"), &json!(key.to_string())));
+    assert!(said["act"]["sub"].as_str().unwrap().ends_with(&workload), "{said}");
+    assert_eq!(said["upstream_sub"], ada.id.as_str());
+    for other in ["api://people-only", "api://nobody"] {
+        let refused = sandbox.ask("greedy", &workload, ("POST", "/v1/token"), audience(other), 400).await;
+        assert_eq!(refused["error"], "unknown_audience", "{other}");
+    }
+    let wrong = sandbox.ask("curious", &workload, ("GET", "/v1/me"), None, 403).await;
+    assert_eq!(wrong["error"], "forbidden", "a claim SVID learns nothing");
+
+    let release = setup.client.delete(format!("{}/v1/claims/{name}", listening.user)).bearer_auth(&login.access_token);
+    assert_eq!(release.send().await.unwrap().status(), 204);
+    let late = sandbox.ask("late", &workload, ("POST", "/v1/token"), audience("api://trading-data"), 410).await;
+    assert_eq!(late["error"], "released");
+    eventually("its entry is gone", async || {
+        !at.spire(&["entry", "show", "-entryID", &entry]).await.contains("unix:uid:20000")
+    })
+    .await;
+}
