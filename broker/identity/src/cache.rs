@@ -69,7 +69,7 @@ impl<T> Cache<T> {
     /// What a caller does that needs something which `has` says what is held has.
     pub fn plan(&mut self, now: Instant, limits: &Limits, has: impl FnOnce(&T) -> bool) -> Plan {
         let fresh = self.held_within(now, limits.fresh);
-        if fresh.is_some_and(|held| has(held)) {
+        if fresh.is_some_and(has) {
             return Plan::Settle;
         }
         if self.fetching {

@@ -1,4 +1,5 @@
 //! Issuers that are slow, huge, redirecting, rotating, down or impostors; and callers who flood.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // a test ends at what it did not expect
 
 mod forge;
 mod provider;
@@ -22,6 +23,9 @@ const EAGER: Limits =
 /// Fresh, and a missing key is looked for at once.
 const SEEKING: Limits =
     Limits { fresh: HOUR, stale: HOUR, floor: Duration::ZERO, retry: Duration::ZERO, timeout: LONG };
+
+/// What a provider does wrong.
+type Misdeed<'a> = Box<dyn Fn(&Provider) + 'a>;
 
 fn now() -> SystemTime {
     SystemTime::now()
@@ -252,7 +256,7 @@ async fn hostile_documents_are_refused() {
     let discovery_elsewhere = format!("{}/.well-known/openid-configuration", elsewhere.url);
     let many: Vec<Value> = (0..51).map(|number| with(&signer.jwk(), json!({"kid": number.to_string()}))).collect();
 
-    let hostile: Vec<(&str, Box<dyn Fn(&Provider)>)> = vec![
+    let hostile: Vec<(&str, Misdeed<'_>)> = vec![
         ("wrong issuer", Box::new(|idp| idp.change_discovery("issuer", json!("https://evil.example")))),
         ("issuer with a slash", Box::new(|idp| idp.change_discovery("issuer", json!(format!("{}/", idp.url))))),
         ("no issuer", Box::new(|idp| idp.change_discovery("issuer", json!(null)))),
@@ -290,7 +294,7 @@ async fn hostile_documents_are_refused() {
 async fn slow_issuers_are_given_up() {
     let signer = Signer::p256("k1");
     let limits = Limits { timeout: Duration::from_millis(500), ..EAGER };
-    let slow: Vec<(&str, Box<dyn Fn(&Provider)>)> = vec![
+    let slow: Vec<(&str, Misdeed<'_>)> = vec![
         ("silent discovery", Box::new(|idp| idp.answer_discovery(Answer::Silence))),
         ("dripping discovery", Box::new(|idp| idp.answer_discovery(Answer::Drip))),
         ("silent keys", Box::new(|idp| idp.answer_keys(Answer::Silence))),
