@@ -3,9 +3,11 @@
 //! - `dependencies`: what `deny.toml` says may enter the tree
 //! - `units`: tests and programs compile the same, so nothing is compiled twice
 //! - `text`: length of files, words
+//! - `threats`: the threat model names files and tests that are there
 
 mod dependencies;
 mod text;
+mod threats;
 mod units;
 
 use std::path::Path;
@@ -19,6 +21,7 @@ use crate::product::cargo;
 pub fn run(root: &Path) -> anyhow::Result<()> {
     cargo(root, &["fmt", "--all", "--check"]).context("run 'cargo fmt --all'")?;
     text::check(root)?;
+    threats::check(root)?;
     dependencies::check(root)?;
     units::check(root)?;
     cargo(root, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])
