@@ -1,10 +1,11 @@
 //! Test programs side by side.
 //!
 //! `cargo test` runs one program at a time, and most of ours wait for a cluster to start, a machine to boot or a deadline
-//! to pass. Each brings a cluster of its own and minds nobody, so as many run at once as there are processors. The output
-//! of each is shown whole when it ends.
+//! to pass. Each brings a cluster of its own and minds nobody, so as many run at once as there are processors, those first
+//! that took longest last time. The output of each is shown whole when it ends.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -53,7 +54,8 @@ struct Ended {
 
 /// Runs every test program of every package's `tests/`, all of them even when some fail.
 pub fn run(root: &Path) -> anyhow::Result<()> {
-    let programs = programs(root)?;
+    let times = root.join("target/test-times.json");
+    let programs = longest_first(programs(root)?, &recorded(&times));
     if programs.is_empty() {
         bail!("cargo names no test program: the form of its messages changed, see {}", file!());
     }
@@ -73,7 +75,29 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
             });
         }
     });
-    report(ended.into_inner().unwrap_or_else(PoisonError::into_inner))
+    let ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+    record(&times, &ended)?;
+    report(ended)
+}
+
+/// Milliseconds of each program when it last ran here. They order a run, so a file that cannot be read is none.
+fn recorded(file: &Path) -> BTreeMap<String, u64> {
+    std::fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+}
+
+fn record(file: &Path, ended: &[Ended]) -> anyhow::Result<()> {
+    let mut times = recorded(file);
+    for it in ended {
+        times.insert(it.name.clone(), u64::try_from(it.took.as_millis()).unwrap_or(u64::MAX));
+    }
+    let text = serde_json::to_vec_pretty(&times).context("writing down how long tests took")?;
+    std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))
+}
+
+/// One that was never seen may be the longest.
+fn longest_first(mut programs: Vec<Program>, times: &BTreeMap<String, u64>) -> Vec<Program> {
+    programs.sort_by_key(|it| Reverse(times.get(&it.name).copied().unwrap_or(u64::MAX)));
+    programs
 }
 
 fn programs(root: &Path) -> anyhow::Result<Vec<Program>> {
@@ -127,7 +151,7 @@ fn one(program: &Program, shown: &Mutex<Vec<Ended>>) -> Ended {
 }
 
 fn report(mut ended: Vec<Ended>) -> anyhow::Result<()> {
-    ended.sort_by_key(|it| std::cmp::Reverse(it.took));
+    ended.sort_by_key(|it| Reverse(it.took));
     println!("\nthe longest");
     for it in ended.iter().take(LISTED) {
         println!("  {:>9}  {}", seconds(it.took), it.name);
@@ -160,6 +184,14 @@ mod tests {
         ] {
             assert_eq!(program(root, other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn the_longest_and_the_unknown_start_first() {
+        let program = |name: &str| Program { name: name.into(), folder: "/".into(), path: "/bin/true".into() };
+        let times = BTreeMap::from([("short".to_owned(), 10), ("long".to_owned(), 500)]);
+        let order = longest_first(["short", "long", "new"].map(program).into(), &times);
+        assert_eq!(order.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["new", "long", "short"]);
     }
 
     #[test]
