@@ -76,6 +76,8 @@ words! {
         QuotaExceeded,
         /// No node takes the members.
         Unschedulable,
+        /// A node cannot pull an image of the template. Members wait; none is replaced for it.
+        ImagePullFailed,
         /// The template, or KubeVirt's judgement of it, is at fault.
         TemplateInvalid,
         /// The measurements are missing or have other content than the pool says.
@@ -127,6 +129,8 @@ words! {
         Provisioning,
         /// No node takes it.
         Unschedulable,
+        /// Its node cannot pull an image of it.
+        ImagePullFailed,
         /// The instance starts.
         Booting,
         /// The instance runs and its evidence is awaited or judged.

@@ -1,13 +1,15 @@
 //! `PoolMember`: one virtual machine's place in a pool, from its first plan to its verified end. The unit of truth.
 
+use crate::conditions::{self, MemberCondition};
 use crate::schema::Rule;
 use crate::shared::{Address, ObjectRef, Timestamp, condition_list};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::jiff;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::pool::Endorsement;
+use crate::pool::{Attestation, AttestationMode, Endorsement};
 
 /// One member of a pool. It has exactly one instance and serves at most one claim in its life.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -40,9 +42,76 @@ pub struct PoolMemberSpec {
     /// The pool's revision it was made from.
     #[schemars(length(min = 1, max = 64))]
     pub revision: String,
+    /// What it is judged by for its whole life: what its pool demanded when it was made.
+    #[serde(default)]
+    pub attestation: MemberAttestation,
     /// The one claim it serves. Set together with the label `banlieue.io/state=bound`, never changed, never removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_ref: Option<ObjectRef>,
+}
+
+/// What a member is judged by for its whole life. Later changes of its pool concern later members; only `revoked` is asked
+/// of the pool as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MemberAttestation {
+    /// By what it proves itself.
+    pub mode: AttestationMode,
+    /// Who must vouch for its endorsement key.
+    pub endorsement: Endorsement,
+    /// SHA-256 of the measurements document that it is judged by, lower-case hex. Without one no evidence is accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 64, max = 64), regex(pattern = "^[0-9a-f]{64}$"))]
+    pub policy_digest: Option<String>,
+    /// Seconds after which its evidence no longer counts.
+    #[schemars(range(min = 1, max = 86400))]
+    pub max_age_seconds: u32,
+}
+
+impl From<&Attestation> for MemberAttestation {
+    fn from(pool: &Attestation) -> Self {
+        Self {
+            mode: pool.mode,
+            endorsement: pool.endorsement,
+            policy_digest: pool.measurements.as_ref().map(|measurements| measurements.sha256.clone()),
+            max_age_seconds: pool.max_age_seconds,
+        }
+    }
+}
+
+impl Default for MemberAttestation {
+    fn default() -> Self {
+        Self::from(&Attestation::default())
+    }
+}
+
+/// What everybody who judges a member asks, so that all ask the same.
+impl PoolMember {
+    /// Whether it was given a seed, so that it may have an identity. The digest is recorded before the instance exists.
+    pub fn has_seed(&self) -> bool {
+        let enrolment = self.status.as_ref().and_then(|status| status.enrolment.as_ref());
+        enrolment.is_some_and(|enrolment| enrolment.seed_digest.is_some())
+    }
+
+    /// Whether it must prove itself: it was made to, whatever its pool says now.
+    pub fn needs_evidence(&self) -> bool {
+        self.spec.attestation.mode == AttestationMode::Vtpm || self.has_seed()
+    }
+
+    /// Until when its newest accepted evidence counts; nothing when none was accepted.
+    pub fn evidence_until(&self) -> Option<jiff::Timestamp> {
+        let verified = self.status.as_ref()?.attestation.as_ref()?.verified_at.as_ref()?.0;
+        let age = jiff::SignedDuration::from_secs(i64::from(self.spec.attestation.max_age_seconds));
+        Some(verified.checked_add(age).unwrap_or(jiff::Timestamp::MAX))
+    }
+
+    /// Whether it counts as attested: the attestor's condition *and* evidence that is not too old, for a dead attestor
+    /// takes no condition back.
+    pub fn is_attested(&self, now: jiff::Timestamp) -> bool {
+        let conditions = self.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        conditions::is_true(conditions, MemberCondition::Attested)
+            && self.evidence_until().is_some_and(|until| now < until)
+    }
 }
 
 /// What is known about a member. Several writers, each with its own fields.
@@ -219,6 +288,11 @@ pub const RULES: &[Rule] = &[
         "poolRef is immutable: a member stays in the pool it was made for; delete it instead",
     ),
     Rule::immutable("spec", ".revision", "revision is immutable: delete the member and let its pool make a new one"),
+    Rule::immutable(
+        "spec",
+        ".attestation",
+        "attestation is immutable: a member is judged for its whole life by what its pool demanded when it was made",
+    ),
     Rule::write_once(
         "spec",
         ".claimRef",
@@ -246,3 +320,41 @@ pub const RULES: &[Rule] = &[
         "status.endorsement is pinned once and never changed or removed: a member has one endorsement key, delete the member instead",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(mode: AttestationMode, status: serde_json::Value) -> PoolMember {
+        let mut member = PoolMember::new("m", PoolMemberSpec::default());
+        member.spec.attestation.mode = mode;
+        member.status = Some(serde_json::from_value(status).unwrap());
+        member
+    }
+
+    #[test]
+    fn evidence_counts_by_the_members_own_record() {
+        let at = |second: i64| jiff::Timestamp::from_second(second).unwrap();
+        let condition = |holds: bool| conditions::condition("Attested", holds, "R", "", None, at(0));
+        let mut judged = member(
+            AttestationMode::Vtpm,
+            serde_json::json!({
+                "attestation": { "verifiedAt": "1970-01-01T00:01:40.000000Z" }, "conditions": [condition(true)],
+            }),
+        );
+        judged.spec.attestation.max_age_seconds = 60;
+        assert!(judged.is_attested(at(159)) && !judged.is_attested(at(160)), "a dead attestor takes nothing back");
+        judged.status.as_mut().unwrap().conditions = vec![condition(false)];
+        assert!(!judged.is_attested(at(101)));
+        let never = member(AttestationMode::Vtpm, serde_json::json!({ "conditions": [condition(true)] }));
+        assert!(!never.is_attested(at(0)), "the word alone is no evidence");
+    }
+
+    #[test]
+    fn who_was_given_a_seed_must_prove_itself() {
+        let seeded = serde_json::json!({ "enrolment": { "seedDigest": "00".repeat(32) } });
+        assert!(member(AttestationMode::None, seeded).needs_evidence());
+        assert!(member(AttestationMode::Vtpm, serde_json::json!({})).needs_evidence());
+        assert!(!member(AttestationMode::None, serde_json::json!({})).needs_evidence());
+    }
+}

@@ -77,6 +77,11 @@ pub struct EndorsementReportStatus {
     /// When the member of the instance ended; from then on the report is a tombstone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
+    /// SHA-256 of the key that ended: the one that was pinned to the member, because it was proved. What else a node
+    /// reports is its word about itself and takes no key from anybody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 64, max = 64), regex(pattern = "^[0-9a-f]{64}$"))]
+    pub ek_digest: Option<String>,
 }
 
 /// The rules that the API server checks on every report.
@@ -96,5 +101,10 @@ pub const RULES: &[Rule] = &[
         "",
         ".status.endedAt",
         "status.endedAt is set once and never changed or removed: the key of an ended member never comes back",
+    ),
+    Rule::write_once(
+        "",
+        ".status.ekDigest",
+        "status.ekDigest is set once and never changed or removed: the key of an ended member never comes back",
     ),
 ];

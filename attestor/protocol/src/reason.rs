@@ -53,7 +53,7 @@ reasons! {
     MemberEnding,
     /// The member's claim is Releasing or past its deadline.
     ClaimEnding,
-    /// The member's pool does not use mode VTPM.
+    /// The member was not made for mode VTPM.
     ModeNotVtpm,
     /// The instance under the member's name is not the recorded one.
     InstanceMismatch,
@@ -75,7 +75,7 @@ reasons! {
     EkReportMissing,
     /// The host of the instance reports other endorsement keys.
     EkNotReported,
-    /// Only another node reports the key.
+    /// Only another node reports the key, whose word counts for nothing: the own node's is waited for.
     EkReportedElsewhere,
     /// Another key than the one pinned to the member.
     EkNotPinned,
@@ -83,7 +83,7 @@ reasons! {
     DuplicateEndorsementKey,
     /// The key belonged to a member that ended.
     EkTombstoned,
-    /// The pool demands HostReported, the pin is FirstUse.
+    /// The member was made for HostReported, the pin is FirstUse.
     EndorsementTooWeak,
     /// The attestation key does not parse.
     AkMalformed,
@@ -143,7 +143,7 @@ reasons! {
     RestartCountChanged,
     /// The seed the guest read is not the one the controller wrote.
     SeedMismatch,
-    /// The measurements document is missing, or not the one the pool names.
+    /// The measurements document that the member names is missing, or has other content.
     MeasurementsNotFound,
     /// The policy is revoked.
     PolicyRevoked,
@@ -172,6 +172,7 @@ impl Reason {
             self,
             Self::InstanceNotRunning
                 | Self::EkReportMissing
+                | Self::EkReportedElsewhere
                 | Self::MeasurementsNotFound
                 | Self::LostRace
                 | Self::SourceLimited

@@ -1,6 +1,6 @@
 //! What the verifier knows about a member when it decides: plain values, read once, judged by pure code.
 
-use banlieue_crds::pool::{AttestationMode, Endorsement};
+use banlieue_crds::pool::Endorsement;
 use banlieue_policy::{Digest, Measurements};
 use banlieue_protocol::{names::Uid, seed::EnrolmentSecret};
 use jiff::Timestamp;
@@ -40,6 +40,10 @@ pub struct Member {
     pub resource_version: String,
     /// Name of its pool.
     pub pool: String,
+    /// Whether it was made to prove itself.
+    pub needs_evidence: bool,
+    /// Who must vouch for its endorsement key.
+    pub endorsement: Endorsement,
     /// Why it is on its way out: deleted, failed, quarantined.
     pub ending: Option<&'static str>,
     /// Name and uid of its instance, once recorded.
@@ -106,13 +110,9 @@ pub struct Instance {
     pub node: Option<String>,
 }
 
-/// A pool as stored.
+/// What of a pool concerns members that exist: all else they carry themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    /// Its mode.
-    pub mode: AttestationMode,
-    /// What it demands of endorsement keys.
-    pub endorsement: Endorsement,
     /// Digests of policies and images that no longer count, without a prefix.
     pub revoked: Vec<String>,
 }

@@ -2,7 +2,8 @@
 //!
 //! A sweep acts on absence: an object that is not seen is taken for gone. A list that was cut short, a watch that
 //! has not filled yet or a wrong cluster name would make everything look gone. So a sweep never starts from an
-//! incomplete list, touches only its own cluster's records, and stops when it would remove more than a tenth.
+//! incomplete list, touches only its own cluster's records, and stops when it would remove more than a tenth and more than
+//! a handful: in a small cluster a tenth is nothing, and what was removed by force there must lose its identity too.
 
 use std::collections::BTreeSet;
 
@@ -32,8 +33,8 @@ pub enum Plan {
     },
 }
 
-/// One removal is always allowed: a tenth of few records is none.
-const ALWAYS_ALLOWED: usize = 1;
+/// Records of two members with their claims, which an operator may have removed by force in one go.
+const ALWAYS_ALLOWED: usize = 6;
 
 /// Plans a sweep of `records`, which must be the complete list of this cluster's records, against the uids of all
 /// living objects.
@@ -71,10 +72,17 @@ mod tests {
     }
 
     #[test]
-    fn stops_above_a_tenth() {
-        assert_eq!(plan(&records(20), &living(3..20)), Plan::Stop { surprising: 3, of: 20 });
-        assert_eq!(plan(&records(3), &living(0..0)), Plan::Stop { surprising: 3, of: 3 });
-        assert_eq!(plan(&records(3), &living(1..3)), Plan::Remove(vec!["r0".to_owned()]));
+    fn stops_above_a_tenth_and_a_handful() {
+        assert_eq!(plan(&records(20), &living(7..20)), Plan::Stop { surprising: 7, of: 20 });
+        assert_eq!(plan(&records(80), &living(9..80)), Plan::Stop { surprising: 9, of: 80 });
+        assert!(matches!(plan(&records(80), &living(8..80)), Plan::Remove(ids) if ids.len() == 8));
+    }
+
+    #[test]
+    fn a_handful_goes_however_few_there_are() {
+        assert!(matches!(plan(&records(2), &living(0..0)), Plan::Remove(ids) if ids.len() == 2));
+        assert!(matches!(plan(&records(6), &living(0..0)), Plan::Remove(ids) if ids.len() == 6));
+        assert_eq!(plan(&records(7), &living(0..0)), Plan::Stop { surprising: 7, of: 7 });
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use banlieue_crds::pool::{AttestationMode, Endorsement};
+use banlieue_crds::pool::Endorsement;
 use banlieue_policy::Digest;
 use banlieue_protocol::{
     names::Uid,
@@ -75,14 +75,15 @@ pub fn admit(hello: Hello, facts: &Facts, now: Timestamp) -> Result<Admitted, Re
 
     let instance = running(facts, &no)?;
     let claim = alive(facts, instance, &no)?;
-    let pool = facts.pool.as_ref().ok_or_else(|| no(Reason::MeasurementsNotFound, "the member's pool is gone"))?;
-    if pool.mode != AttestationMode::Vtpm {
-        return Err(no(Reason::ModeNotVtpm, "the member's pool does not use mode VTPM"));
+    // Nobody can say any more what is revoked; the member goes with its pool.
+    let pool = facts.pool.as_ref().ok_or_else(|| no(Reason::MemberEnding, "the member's pool is gone"))?;
+    if !facts.member.needs_evidence {
+        return Err(no(Reason::ModeNotVtpm, "the member was not made for mode VTPM"));
     }
 
     check_endorsement(&hello.m1.ek).map_err(|error| Refusal::new(own, Reason::of_endorsement(&error), error))?;
     check_attestation(&hello.m1.ak).map_err(|error| Refusal::new(own, Reason::of_attestation_key(&error), error))?;
-    let endorsement = endorsed(&hello, &mode, pool.endorsement, instance, facts, &no)?;
+    let endorsement = endorsed(&hello, &mode, instance, facts, &no)?;
 
     let policy = facts
         .policy
@@ -191,18 +192,20 @@ fn alive(facts: &Facts, _running: &Instance, no: &impl Fn(Reason, &str) -> Refus
 fn endorsed(
     hello: &Hello,
     mode: &Mode,
-    demanded: Endorsement,
     instance: &Instance,
     facts: &Facts,
     no: &impl Fn(Reason, &str) -> Refusal,
 ) -> Result<Endorsement, Refusal> {
-    let key = &hello.ek;
+    let (key, demanded) = (&hello.ek, facts.member.endorsement);
     let vouched = match mode {
         Mode::First => demanded,
         Mode::Again { pin, .. } => pin.source,
     };
     if demanded == Endorsement::HostReported && vouched == Endorsement::FirstUse {
-        return Err(no(Reason::EndorsementTooWeak, "the pool demands HostReported, the key was pinned at first use"));
+        return Err(no(
+            Reason::EndorsementTooWeak,
+            "the member was made for HostReported, its key was pinned at first use",
+        ));
     }
     if vouched == Endorsement::HostReported {
         let node = instance

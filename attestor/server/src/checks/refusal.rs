@@ -35,10 +35,13 @@ impl Refusal {
     ///
     /// A member that is on its way out is refused for that alone: it says nothing about its evidence, and must not
     /// overwrite what does.
+    /// A policy that is not there may come back, so the guest may ask again; but it was there before the member was, so
+    /// whoever looks at the member has to see it.
     #[must_use]
     pub fn counts(&self) -> bool {
         let ending = matches!(self.reason, Reason::MemberEnding | Reason::ClaimEnding);
-        self.authenticated && !self.reason.is_transient() && !ending
+        let passing = self.reason.is_transient() && self.reason != Reason::MeasurementsNotFound;
+        self.authenticated && !passing && !ending
     }
 }
 

@@ -6,7 +6,7 @@ use aws_lc_rs::{
     rand::{SecureRandom, SystemRandom},
     signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair},
 };
-use banlieue_crds::pool::{AttestationMode, Endorsement};
+use banlieue_crds::pool::Endorsement;
 use banlieue_policy::{
     Digest,
     document::{API_VERSION, Image, Program, Programs},
@@ -179,6 +179,8 @@ impl Attempt {
                 uid: UID.to_owned(),
                 resource_version: "1".to_owned(),
                 pool: "guest".to_owned(),
+                needs_evidence: true,
+                endorsement: Endorsement::HostReported,
                 ending: None,
                 instance: Some(("guest-x7k2p".to_owned(), INSTANCE.to_owned())),
                 seed_digest: Some(seed),
@@ -194,7 +196,7 @@ impl Attempt {
                 deleting: false,
                 node: Some("node-1".to_owned()),
             }),
-            pool: Some(Pool { mode: AttestationMode::Vtpm, endorsement: Endorsement::HostReported, revoked: vec![] }),
+            pool: Some(Pool { revoked: vec![] }),
             policy: Some(Arc::new(policy())),
             reports: vec![Report { node: "node-1".to_owned(), keys: vec![key], ended: false }],
             enrolment: Some(Enrolment {

@@ -1,6 +1,6 @@
 //! Every check refuses for its own reason, and nothing else about the attempt is wrong.
 
-use banlieue_crds::pool::{AttestationMode, Endorsement};
+use banlieue_crds::pool::Endorsement;
 use banlieue_policy::Digest;
 use banlieue_protocol::{
     message::MAX_M1,
@@ -134,8 +134,8 @@ fn member_claim_and_instance() {
         ("being deleted", Reason::MemberEnding, |a| a.facts.instance.as_mut().unwrap().deleting = true),
         ("member ends", Reason::MemberEnding, |a| a.facts.member.ending = Some("the member is being deleted")),
         ("claim over", Reason::ClaimEnding, |a| a.facts.claim = Claim::Ending("its claim is being released")),
-        ("another mode", Reason::ModeNotVtpm, |a| a.facts.pool.as_mut().unwrap().mode = AttestationMode::None),
-        ("no pool", Reason::MeasurementsNotFound, |a| a.facts.pool = None),
+        ("another mode", Reason::ModeNotVtpm, |a| a.facts.member.needs_evidence = false),
+        ("no pool", Reason::MemberEnding, |a| a.facts.pool = None),
         ("no policy", Reason::MeasurementsNotFound, |a| a.facts.policy = None),
         ("policy revoked", Reason::PolicyRevoked, |a| {
             let digest = a.facts.policy.as_ref().unwrap().digest.to_string();
@@ -205,18 +205,39 @@ fn another_nodes_report_neither_pins_nor_blocks() {
     let other = crate::facts::Report { node: "node-2".to_owned(), keys: vec![Digest([1; 32])], ended: true };
     attempt.facts.reports.insert(0, other);
     attempt.run().unwrap();
+
+    // Also when it is there first, and names the member's very key: the member waits for its own node, and nothing
+    // stands against it.
+    let mut early = Attempt::first();
+    early.facts.reports[0].node = "node-2".to_owned();
+    let refusal = early.run().unwrap_err();
+    assert_eq!(refusal.reason, Reason::EkReportedElsewhere);
+    assert!(refusal.authenticated && !refusal.counts() && refusal.reason.is_transient());
 }
 
 #[test]
-fn first_use_needs_no_report_where_the_pool_says_so() {
+fn a_member_whose_policy_is_missing_is_told_so() {
+    // Its policy was copied before it was made: what is not there will not come, and its owner has to see why.
+    let mut first = Attempt::first();
+    first.facts.policy = None;
+    let refusal = first.run().unwrap_err();
+    assert!(refusal.reason == Reason::MeasurementsNotFound && refusal.counts(), "{refusal:?}");
+    // One that was attested before is not ended by a ConfigMap.
+    let mut again = Attempt::again();
+    again.facts.policy = None;
+    assert!(!again.run().unwrap_err().counts());
+}
+
+#[test]
+fn first_use_needs_no_report_where_the_member_was_made_for_it() {
     let mut attempt = Attempt::first();
     attempt.facts.reports.clear();
-    attempt.facts.pool.as_mut().unwrap().endorsement = Endorsement::FirstUse;
+    attempt.facts.member.endorsement = Endorsement::FirstUse;
     assert_eq!(attempt.run().unwrap().admitted.endorsement, Endorsement::FirstUse);
 
     let mut again = Attempt::again();
     again.facts.reports.clear();
-    again.facts.pool.as_mut().unwrap().endorsement = Endorsement::FirstUse;
+    again.facts.member.endorsement = Endorsement::FirstUse;
     let ek = again.facts.member.pin.as_ref().unwrap().ek;
     again.facts.member.pin = Some(Pin { source: Endorsement::FirstUse, ek });
     again.run().unwrap();

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use banlieue_crds::{
-    conditions::{MemberCondition, MemberReason, Status},
-    pool::AttestationMode,
-};
+use banlieue_crds::conditions::{MemberCondition, MemberReason, Status};
 use banlieue_policy::document::Programs;
 use banlieue_protocol::{
     names::{self, Cluster, Namespace, SpiffeId, TrustDomain, Uid},
@@ -33,6 +30,12 @@ pub struct Snapshot {
     pub namespace: Namespace,
     /// Whether its deletion was asked for.
     pub deleting: bool,
+    /// Whether it was made to prove itself. Its own record says so, for its pool may say anything by now.
+    pub needs_evidence: bool,
+    /// After which its evidence is stale: what it was made with.
+    pub max_age: SignedDuration,
+    /// It will never be lent though its deletion was not asked for: why, and in which words.
+    pub dead: Option<(MemberReason, String)>,
     /// Its claim's uid, if it was ever bound.
     pub claim: Option<Uid>,
     /// Accepted evidence: when, and by which policy.
@@ -86,13 +89,9 @@ pub struct Refused {
     pub message: String,
 }
 
-/// What of a pool concerns its members' identities.
+/// What of a pool concerns members that exist: all else they carry themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    /// Its mode.
-    pub mode: AttestationMode,
-    /// After which evidence is stale.
-    pub max_age: SignedDuration,
     /// Revoked digests, with why.
     pub revoked: Vec<(String, String)>,
 }
@@ -152,25 +151,20 @@ pub struct Settings {
 /// SPIRE any more.
 #[must_use]
 pub fn decide(snapshot: &Snapshot, settings: &Settings, now: Timestamp) -> Vec<Intent> {
-    match snapshot.pool.as_ref().map(|pool| pool.mode) {
-        Some(AttestationMode::Pod | AttestationMode::None) => {
-            return say(
-                snapshot,
-                MemberCondition::Attested,
-                false,
-                MemberReason::NotRequired,
-                "the pool asks for no evidence",
-            )
+    if !snapshot.needs_evidence {
+        let message = "it was made without having to prove itself";
+        return say(snapshot, MemberCondition::Attested, false, MemberReason::NotRequired, message)
             .into_iter()
             .collect();
-        }
-        Some(AttestationMode::Vtpm) => {}
-        // A pool outlives its members. One that is not seen yet says nothing about a living member; an ending one has
-        // its identity revoked in any case.
-        None if !snapshot.deleting => return Vec::new(),
-        None => {}
     }
-    if snapshot.deleting { revoke(snapshot, settings, now) } else { attest(snapshot, settings, now) }
+    if snapshot.deleting {
+        return revoke(snapshot, settings, now);
+    }
+    // A pool outlives its members. One that is not seen yet says nothing about what is revoked.
+    if snapshot.pool.is_none() {
+        return Vec::new();
+    }
+    attest(snapshot, settings, now)
 }
 
 /// A living member: its entries, and whether it counts as attested.
@@ -228,6 +222,9 @@ fn judge(snapshot: &Snapshot, entries_complete: bool, now: Timestamp) -> Verdict
             };
         }
     }
+    if let Some((reason, message)) = &snapshot.dead {
+        return no(reason.as_str(), message.clone());
+    }
     let Some(record) = &snapshot.record else {
         return no(MemberReason::Attesting.as_str(), "no evidence was accepted yet".to_owned());
     };
@@ -239,7 +236,7 @@ fn judge(snapshot: &Snapshot, entries_complete: bool, now: Timestamp) -> Verdict
     if let Some((digest, why)) = revoked {
         return no(MemberReason::PolicyRevoked.as_str(), format!("{digest} is revoked: {why}"));
     }
-    let until = pool.and_then(|pool| record.verified_at.checked_add(pool.max_age).ok()).unwrap_or(record.verified_at);
+    let until = record.verified_at.checked_add(snapshot.max_age).unwrap_or(record.verified_at);
     if now >= until {
         return no(
             MemberReason::AttestationStale.as_str(),
@@ -305,6 +302,9 @@ fn revoke(snapshot: &Snapshot, settings: &Settings, now: Timestamp) -> Vec<Inten
         return intents;
     }
     intents.extend(say(snapshot, MemberCondition::IdentityRevoked, done, reason.as_str(), message));
+    if snapshot.attested.as_ref().is_some_and(|stands| stands.holds) {
+        intents.extend(say(snapshot, MemberCondition::Attested, false, MemberReason::Ending, "the member ends"));
+    }
     if !done {
         intents.extend(settled.map(Intent::Wake));
     }

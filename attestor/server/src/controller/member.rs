@@ -7,7 +7,8 @@ use std::{
 
 use banlieue_crds::{
     PoolMember, VirtualMachinePool,
-    conditions::{self, MemberCondition, Status},
+    conditions::{self, MemberCondition, MemberReason, Status},
+    member::MemberPhase,
     names::managers,
 };
 use banlieue_protocol::names::{Namespace, Uid};
@@ -141,7 +142,7 @@ impl Context {
         let pool = pools
             .get(&ObjectRef::new(&object.spec.pool_ref.name).within(namespace.as_str()))
             .filter(|pool| pool.uid().as_deref() == Some(object.spec.pool_ref.uid.as_str()));
-        let policy = match read::policy_digest(object, pool.as_deref()) {
+        let policy = match read::policy_digest(object) {
             Some(digest) => {
                 self.policies.get(namespace.as_str(), &object.spec.pool_ref.name, digest).await.map_err(|why| {
                     MemberError::Kubernetes { act: format!("read the policy of member {}", object.name_any()), why }
@@ -175,17 +176,12 @@ impl Context {
                 Some(Refused { at: refusal.at?.0, reason: refusal.reason, message: refusal.message })
             }),
             duplicate: key.and_then(|key| self.duplicate(object, key)),
+            needs_evidence: object.needs_evidence(),
+            max_age: SignedDuration::from_secs(i64::from(object.spec.attestation.max_age_seconds)),
+            dead: dead(object),
             pool: pool.map(|pool| {
-                let attestation = &pool.spec.attestation;
-                Pool {
-                    mode: attestation.mode,
-                    max_age: SignedDuration::from_secs(i64::from(attestation.max_age_seconds)),
-                    revoked: attestation
-                        .revoked
-                        .iter()
-                        .map(|revoked| (revoked.digest.clone(), revoked.reason.clone()))
-                        .collect(),
-                }
+                let revoked = pool.spec.attestation.revoked.iter();
+                Pool { revoked: revoked.map(|revoked| (revoked.digest.clone(), revoked.reason.clone())).collect() }
             }),
             programs: policy.map(|policy| policy.document.programs.clone()),
             attested: stands(MemberCondition::Attested),
@@ -314,6 +310,19 @@ impl Context {
         self.metrics.count("condition", if outcome.is_ok() { "ok" } else { "kubernetes" });
         outcome.map_err(|why| MemberError::Kubernetes { act: format!("write the conditions of member {name}"), why })
     }
+}
+
+/// Why an unbound member will never be lent, in its controller's words. A bound member's phase is not touched any more.
+fn dead(object: &PoolMember) -> Option<(MemberReason, String)> {
+    let status = object.status.as_ref().filter(|_| object.spec.claim_ref.is_none())?;
+    let or = match status.phase? {
+        MemberPhase::Failed => MemberReason::InstanceFailed,
+        MemberPhase::Quarantined => MemberReason::Quarantined,
+        _ => return None,
+    };
+    let ready = conditions::find(&status.conditions, MemberCondition::Ready);
+    let said = ready.and_then(|ready| MemberReason::ALL.iter().find(|word| word.as_str() == ready.reason).copied());
+    Some((said.unwrap_or(or), ready.map(|ready| ready.message.clone()).unwrap_or_default()))
 }
 
 /// Members by uid, for sweeps.

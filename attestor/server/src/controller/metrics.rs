@@ -17,6 +17,13 @@ pub struct Act {
     pub outcome: &'static str,
 }
 
+/// A kind of SPIRE's records.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Records {
+    /// `entries` or `agents`.
+    pub records: &'static str,
+}
+
 /// All of them.
 #[derive(Clone)]
 pub struct Metrics {
@@ -24,6 +31,8 @@ pub struct Metrics {
     pub acts: Family<Act, Counter>,
     /// Sweeps that stopped because too much would go.
     pub stopped_sweeps: Counter,
+    /// Records that stand for nothing and stay, for there are too many; 0 while the sweep of their kind goes on.
+    pub unswept: Family<Records, Gauge>,
     /// Whether the plugin answered the last probe.
     pub plugin_answering: Gauge,
     registry: Arc<Registry>,
@@ -31,12 +40,17 @@ pub struct Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let (acts, stopped_sweeps, plugin_answering) = Default::default();
+        let (acts, stopped_sweeps, unswept, plugin_answering) = Default::default();
         let mut registry = Registry::with_prefix("banlieue_attestor_controller");
         registry.register("acts", "What was done, by outcome", Family::clone(&acts));
         registry.register("stopped_sweeps", "Sweeps that would have removed too much", Counter::clone(&stopped_sweeps));
+        registry.register(
+            "unswept",
+            "Records of SPIRE that stand for nothing and stay, for there are too many to be true",
+            Family::clone(&unswept),
+        );
         registry.register("plugin_answering", "Whether the plugin answers", Gauge::clone(&plugin_answering));
-        Self { acts, stopped_sweeps, plugin_answering, registry: Arc::new(registry) }
+        Self { acts, stopped_sweeps, unswept, plugin_answering, registry: Arc::new(registry) }
     }
 }
 
@@ -44,6 +58,12 @@ impl Metrics {
     /// Counts an act.
     pub fn count(&self, act: &'static str, outcome: &'static str) {
         self.acts.get_or_create(&Act { act, outcome }).inc();
+    }
+
+    /// Notes how many records of a kind stay though they stand for nothing. Says whether that is news.
+    pub fn stays(&self, records: &'static str, count: usize) -> bool {
+        let gauge = self.unswept.get_or_create(&Records { records }).clone();
+        gauge.set(i64::try_from(count).unwrap_or(i64::MAX)) == 0 && count > 0
     }
 
     /// For the listener.

@@ -1,4 +1,8 @@
-//! Endorsement reports of instances that ended: first a tombstone, then gone. Pure.
+//! What becomes of endorsement reports: first a tombstone, then gone. Pure.
+//!
+//! A node's word counts only about what it ran. So a report counts when it names the uid of a member's recorded instance
+//! and comes from that instance's node; only such a report is ended, and what it ends is the key that the member proved,
+//! whatever else the node listed. Any other report is deleted, once no watch can lag behind any more.
 
 use std::sync::Arc;
 
@@ -7,19 +11,19 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 /// What a report needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// Its instance lives, or may.
     Keep,
-    /// Its member ended: it becomes the tombstone of its key.
-    End,
-    /// No SVID that its key could have got is valid any more.
+    /// Its member ended: it becomes the tombstone of this key.
+    End(String),
+    /// It is about nothing that its node ran, or no SVID that its key could have got is valid any more.
     Delete,
 }
 
-/// Decides about one report, given its member: whatever living member has the name of its instance.
+/// Decides about one report, given the member that it counts about (see [`member_of`]).
 ///
-/// `missing_long`: the member has not been seen for longer than a watch can lag.
+/// `missing_long`: it has counted about no member for longer than a watch can lag.
 #[must_use]
 pub fn fate(
     report: &EndorsementReport,
@@ -33,23 +37,50 @@ pub fn fate(
         return if over { Fate::Delete } else { Fate::Keep };
     }
     match member {
-        Some(member) => {
-            let instance = member.status.as_ref().and_then(|status| status.instance_ref.as_ref());
-            let own = instance.is_none_or(|instance| instance.uid == report.spec.instance_uid);
-            // `endedAt` never comes back, so an instance that is not recorded yet counts as living.
-            if own && member.metadata.deletion_timestamp.is_none() { Fate::Keep } else { Fate::End }
-        }
-        None if missing_long => Fate::End,
+        Some(member) if member.metadata.deletion_timestamp.is_none() => Fate::Keep,
+        Some(member) => match member.status.as_ref().and_then(|status| status.endorsement.as_ref()) {
+            Some(pinned) => Fate::End(pinned.ek_digest.clone()),
+            // It proved no key, so there is none that must not come back. Another stream may still be pinning one.
+            None if missing_long => Fate::Delete,
+            None => Fate::Keep,
+        },
+        None if missing_long => Fate::Delete,
         None => Fate::Keep,
     }
 }
 
-/// The member that a report may be about: an instance has its member's name.
+/// The member that a report counts about: the one that recorded this very instance, on the node that reports.
 #[must_use]
 pub fn member_of<'m>(report: &EndorsementReport, members: &'m [Arc<PoolMember>]) -> Option<&'m Arc<PoolMember>> {
     let namespace = report.namespace();
     members.iter().find(|member| {
+        let status = member.status.as_ref();
+        let instance = status.and_then(|status| status.instance_ref.as_ref());
         member.metadata.namespace == namespace
-            && member.metadata.name.as_deref() == Some(report.spec.instance_ref.name.as_str())
+            && instance.is_some_and(|instance| instance.uid == report.spec.instance_uid)
+            && status.and_then(|status| status.node_name.as_deref()) == Some(report.spec.node_name.as_str())
     })
+}
+
+/// Whether a report may yet count, for what it is compared with is not recorded: its controller may be down for long.
+#[must_use]
+pub fn may_count_later(report: &EndorsementReport, members: &[Arc<PoolMember>]) -> bool {
+    let namespace = report.namespace();
+    members.iter().any(|member| {
+        let status = member.status.as_ref();
+        let open = match status.and_then(|status| status.instance_ref.as_ref()) {
+            None => member.metadata.name.as_deref() == Some(report.spec.instance_ref.name.as_str()),
+            Some(instance) => {
+                instance.uid == report.spec.instance_uid && status.is_none_or(|status| status.node_name.is_none())
+            }
+        };
+        open && member.metadata.namespace == namespace && member.metadata.deletion_timestamp.is_none()
+    })
+}
+
+/// Whether a key is one that ended, by this report.
+#[must_use]
+pub fn is_tombstone_of(report: &EndorsementReport, key: &str) -> bool {
+    let status = report.status.as_ref();
+    status.is_some_and(|status| status.ended_at.is_some() && status.ek_digest.as_deref() == Some(key))
 }

@@ -5,11 +5,16 @@ use std::{
     sync::Arc,
 };
 
-use banlieue_crds::{PoolMember, VirtualMachineClaim};
+use banlieue_crds::{PoolMember, VirtualMachineClaim, names::managers, pool::AttestationMode};
 use banlieue_protocol::names::{Named, SpiffeId, Uid, agent, egress_entry, node_entry, read_path};
 use banlieue_spire::sweep::Plan;
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use kube::{
+    Resource, ResourceExt,
+    runtime::events::{Event, EventType, Recorder, Reporter},
+};
+
+use crate::cluster::CALL_LIMIT;
 
 use super::{
     claims,
@@ -80,9 +85,10 @@ impl Parts {
         }
     }
 
-    fn allowed(&self, what: &str, plan: Plan) -> Option<Vec<String>> {
+    fn allowed(&self, what: &'static str, plan: Plan) -> Option<Vec<String>> {
         match plan {
             Plan::Remove(ids) => {
+                self.context.metrics.stays(what, 0);
                 if !ids.is_empty() {
                     tracing::info!(what, count = ids.len(), "sweeps what nothing stands for");
                 }
@@ -97,9 +103,38 @@ impl Parts {
                     "the sweep stops: more than a tenth of SPIRE's records stand for nothing that is seen. If that is \
                      true, delete them by hand; if not, look why objects are not seen"
                 );
+                if self.context.metrics.stays(what, surprising) {
+                    self.tell_of_stop(what, surprising, of);
+                }
                 None
             }
         }
+    }
+
+    /// An event on every pool whose members have identities, without waiting.
+    fn tell_of_stop(&self, what: &str, surprising: usize, of: usize) {
+        let pools = self.context.pools.filled().map(|store| store.state()).unwrap_or_default();
+        let reporter = Reporter { controller: managers::ATTESTOR_CONTROLLER.to_owned(), instance: None };
+        let recorder = Recorder::new(self.context.client.clone(), reporter);
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "SweepStopped".to_owned(),
+            note: Some(format!(
+                "{surprising} of {of} {what} of this cluster in SPIRE stand for no member or claim that is seen: too many \
+                 to be removed unasked. Identities of members that were removed by force stay until somebody deletes them"
+            )),
+            action: "Sweep".to_owned(),
+            secondary: None,
+        };
+        tokio::spawn(async move {
+            for pool in pools.iter().filter(|pool| pool.spec.attestation.mode == AttestationMode::Vtpm) {
+                let reference = pool.object_ref(&());
+                let told = tokio::time::timeout(CALL_LIMIT, recorder.publish(&event, &reference)).await;
+                if !matches!(told, Ok(Ok(()))) {
+                    tracing::debug!(pool = %pool.name_any(), "an event could not be written");
+                }
+            }
+        });
     }
 
     /// Takes SPIRE's complete list for what is known, and looks again at members whose entries are not there.

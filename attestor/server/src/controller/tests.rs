@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use banlieue_crds::{
     EndorsementReport, EndorsementReportSpec, EndorsementReportStatus, PoolMember, VirtualMachineClaim,
-    conditions::{MemberCondition, Status},
-    member::{InstanceRef, PoolMemberStatus},
-    pool::AttestationMode,
+    conditions::{MemberCondition, MemberReason, Status},
+    member::{InstanceRef, PinnedEndorsement, PoolMemberStatus},
+    report::ReportedInstance,
 };
 use banlieue_policy::{
     Digest,
@@ -21,7 +21,8 @@ use serde_json::json;
 use super::{
     claims,
     decide::{Agent, DUPLICATE, Intent, Pool, Record, Refused, Settings, Snapshot, Spire, Stands, decide},
-    reports::{Fate, fate},
+    metrics::Metrics,
+    reports::{Fate, fate, is_tombstone_of, may_count_later, member_of},
     sweep::{Living, Missing, sweep},
 };
 
@@ -53,7 +54,10 @@ fn attested() -> Snapshot {
         record: Some(Record { verified_at: at(0), policy: "aa".repeat(32), image: Some("bb".repeat(32)) }),
         refusal: None,
         duplicate: None,
-        pool: Some(Pool { mode: AttestationMode::Vtpm, max_age: SignedDuration::from_secs(3600), revoked: vec![] }),
+        needs_evidence: true,
+        max_age: SignedDuration::from_secs(3600),
+        dead: None,
+        pool: Some(Pool { revoked: vec![] }),
         programs: Some(Programs { node: program("/usr/bin/banlieue-guest"), egress: Some(program("/usr/bin/egress")) }),
         attested: None,
         revoked: None,
@@ -159,16 +163,32 @@ fn spire_is_asked_before_it_is_judged() {
 }
 
 #[test]
-fn pools_that_ask_for_nothing_get_nothing() {
-    for mode in [AttestationMode::None, AttestationMode::Pod] {
-        for deleting in [false, true] {
-            let mut snapshot = attested();
-            snapshot.pool.as_mut().unwrap().mode = mode;
-            snapshot.deleting = deleting;
-            assert_eq!(verdict(&snapshot, at(1)), no("NotRequired"));
-            assert_eq!(decide(&snapshot, &settings(), at(1)).len(), 1);
-        }
+fn members_that_need_no_evidence_get_nothing() {
+    for deleting in [false, true] {
+        let mut snapshot = attested();
+        snapshot.needs_evidence = false;
+        snapshot.deleting = deleting;
+        assert_eq!(verdict(&snapshot, at(1)), no("NotRequired"));
+        assert_eq!(decide(&snapshot, &settings(), at(1)).len(), 1);
     }
+}
+
+#[test]
+fn a_dead_member_is_not_attested_any_more() {
+    let mut dead = attested();
+    dead.dead = Some((MemberReason::InstanceFailed, "its instance powered off".to_owned()));
+    assert_eq!(verdict(&dead, at(1)), no("InstanceFailed"));
+    // What its evidence was refused for says more.
+    dead.refusal = Some(refused(at(5), "PolicyMismatch"));
+    assert_eq!(verdict(&dead, at(10)), no("AttestationRefused"));
+
+    let mut ending = ending();
+    ending.attested = Some(Stands { holds: true, reason: "Verified".to_owned(), message: String::new() });
+    ending.spire = Spire { entries: Some(BTreeSet::new()), agent: Agent::Banned };
+    let said = decide(&ending, &settings(), at(35));
+    let says =
+        |kind, status| said.iter().any(|intent| matches!(intent, Intent::Say(k, s, ..) if (*k, *s) == (kind, status)));
+    assert!(says(MemberCondition::IdentityRevoked, Status::True) && says(MemberCondition::Attested, Status::False));
 }
 
 fn ending() -> Snapshot {
@@ -270,27 +290,34 @@ fn claims_past_their_deadline_are_over() {
     assert_eq!(claims::over(&[bound(60)], &dealt_with, at(60)).claims, []);
 }
 
-fn report(ended: Option<i64>) -> EndorsementReport {
+const KEY: &str = "kkkk";
+
+/// What node `n` says about instance `u`.
+fn report(instance: &str, node: &str, ended: Option<i64>) -> EndorsementReport {
     let mut report = EndorsementReport::new(
         "u.n",
         EndorsementReportSpec {
-            instance_uid: "u".into(),
-            instance_ref: Default::default(),
-            node_name: "n".into(),
-            ek_digests: vec![],
+            instance_uid: instance.into(),
+            instance_ref: ReportedInstance { name: "m".into(), ..Default::default() },
+            node_name: node.into(),
+            ek_digests: vec![KEY.into(), "somebody else's".into()],
             source: "swtpm".into(),
             observed_at: MicroTime(at(0)),
         },
     );
-    report.status = Some(EndorsementReportStatus { ended_at: ended.map(|second| MicroTime(at(second))) });
+    let ek_digest = ended.map(|_| KEY.into());
+    report.status = Some(EndorsementReportStatus { ended_at: ended.map(|second| MicroTime(at(second))), ek_digest });
     report
 }
 
-fn member(instance: Option<&str>, deleted: bool) -> Arc<PoolMember> {
+/// A member whose instance is `u` on node `n`, and whose key is proved.
+fn member(deleted: bool) -> Arc<PoolMember> {
     let mut member = PoolMember::new("m", Default::default());
     member.metadata.deletion_timestamp = deleted.then(|| Time(at(0)));
     member.status = Some(PoolMemberStatus {
-        instance_ref: instance.map(|uid| InstanceRef { uid: uid.into(), ..Default::default() }),
+        instance_ref: Some(InstanceRef { uid: "u".into(), ..Default::default() }),
+        node_name: Some("n".into()),
+        endorsement: Some(PinnedEndorsement { ek_digest: KEY.into(), ..Default::default() }),
         ..Default::default()
     });
     Arc::new(member)
@@ -299,17 +326,46 @@ fn member(instance: Option<&str>, deleted: bool) -> Arc<PoolMember> {
 #[test]
 fn a_report_becomes_a_tombstone_and_then_goes() {
     let keep = SignedDuration::from_secs(900);
-    let fate =
-        |ended, member: Option<Arc<PoolMember>>, long, now| fate(&report(ended), member.as_ref(), long, keep, at(now));
-    assert_eq!(fate(None, Some(member(Some("u"), false)), false, 0), Fate::Keep);
-    // Not recorded yet counts as living: a tombstone never comes back.
-    assert_eq!(fate(None, Some(member(None, false)), false, 0), Fate::Keep);
-    assert_eq!(fate(None, Some(member(Some("u"), true)), false, 0), Fate::End);
-    assert_eq!(fate(None, Some(member(Some("another"), false)), false, 0), Fate::End);
-    assert_eq!(fate(None, None, false, 0), Fate::Keep);
-    assert_eq!(fate(None, None, true, 0), Fate::End);
-    assert_eq!(fate(Some(0), None, true, 899), Fate::Keep);
-    assert_eq!(fate(Some(0), None, true, 900), Fate::Delete);
+    let fate = |report: EndorsementReport, members: &[Arc<PoolMember>], long, now| {
+        let about = member_of(&report, members);
+        fate(&report, about, long, keep, at(now))
+    };
+    let own = |ended| report("u", "n", ended);
+    assert_eq!(fate(own(None), &[member(false)], true, 0), Fate::Keep);
+    assert_eq!(fate(own(None), &[member(true)], false, 0), Fate::End(KEY.to_owned()), "the proved key, not the list");
+    assert_eq!(fate(own(Some(0)), &[], true, 899), Fate::Keep);
+    assert_eq!(fate(own(Some(0)), &[], true, 900), Fate::Delete);
+    // One that proved nothing leaves no tombstone.
+    let mut unproved = member(true);
+    Arc::make_mut(&mut unproved).status.as_mut().unwrap().endorsement = None;
+    assert_eq!(fate(own(None), &[unproved.clone()], false, 0), Fate::Keep);
+    assert_eq!(fate(own(None), &[unproved], true, 0), Fate::Delete);
+}
+
+#[test]
+fn a_nodes_word_counts_only_about_what_it_ran() {
+    // Invented instances under a member's name, true ones from another node, and whatever is about nobody: however the
+    // member stands, such a report never ends, so it never keeps anybody's key from anybody.
+    let keep = SignedDuration::from_secs(900);
+    for (instance, node) in [("invented", "n"), ("invented", "other"), ("u", "other")] {
+        let report = report(instance, node, None);
+        for members in [vec![member(false)], vec![member(true)], vec![]] {
+            let about = member_of(&report, &members);
+            assert!(about.is_none() && !may_count_later(&report, &members), "{instance} {node}");
+            assert_eq!(fate(&report, about, false, keep, at(0)), Fate::Keep);
+            assert_eq!(fate(&report, about, true, keep, at(0)), Fate::Delete);
+        }
+        assert!(!is_tombstone_of(&report, KEY));
+    }
+    let ended = report("u", "n", Some(0));
+    assert!(is_tombstone_of(&ended, KEY) && !is_tombstone_of(&ended, "somebody else's"));
+    // What it is compared with may be written late.
+    let mut early = member(false);
+    Arc::make_mut(&mut early).status.as_mut().unwrap().node_name = None;
+    assert!(may_count_later(&report("u", "n", None), &[early]));
+    let mut unrecorded = member(false);
+    Arc::make_mut(&mut unrecorded).status = None;
+    assert!(may_count_later(&report("u", "n", None), &[unrecorded]));
 }
 
 fn entry(id: &str, path: &str) -> Entry {
@@ -368,6 +424,27 @@ fn a_sweep_that_would_take_too_much_stops() {
     let found = go(30);
     assert_eq!(found.entries, Plan::Stop { surprising: 10, of: 10 });
     assert_eq!(found.ban, Plan::Stop { surprising: 10, of: 10 });
+    let metrics = Metrics::default();
+    assert!(metrics.stays("agents", 10) && !metrics.stays("agents", 9), "told once, when it begins");
+    assert!(!metrics.stays("agents", 0) && metrics.stays("agents", 7));
+}
+
+#[test]
+fn two_members_removed_by_force_from_a_small_cluster_lose_their_identity() {
+    let cluster = Cluster::parse("local").unwrap();
+    let keep = SignedDuration::from_secs(300);
+    let entries: Vec<_> = [UID, CLAIM]
+        .iter()
+        .flat_map(|uid| ["node", "egress"].map(|of| (of, uid)))
+        .map(|(of, uid)| entry(&format!("local.attestor.{of}.{uid}"), &format!("/banlieue/{of}/{uid}")))
+        .collect();
+    let agents = [agent("local", UID, false, 600), agent("local", CLAIM, false, 600)];
+    let mut missing = Missing::default();
+    let mut go = |now| sweep(&entries, &agents, &Living::default(), &mut missing, &cluster, keep, at(now));
+    go(0);
+    let found = go(30);
+    assert!(matches!(found.entries, Plan::Remove(ids) if ids.len() == 4));
+    assert!(matches!(found.ban, Plan::Remove(paths) if paths.len() == 2));
 }
 
 #[test]

@@ -27,7 +27,10 @@ impl Parts {
         }
         let (all, now) = (store.state(), Timestamp::now());
         let members = self.context.members.state();
-        let without = all.iter().filter(|report| reports::member_of(report, &members).is_none());
+        let living = |member: &Arc<PoolMember>| member.metadata.deletion_timestamp.is_none();
+        let without = all.iter().filter(|report| {
+            !reports::member_of(report, &members).is_some_and(living) && !reports::may_count_later(report, &members)
+        });
         let long = missing.note(without.filter_map(|report| report.uid()).collect(), now);
         let keep = options.agent_ttl.saturating_add(options.svid_ttl);
         let keep = SignedDuration::try_from(keep).unwrap_or(SignedDuration::from_hours(1));
@@ -35,7 +38,7 @@ impl Parts {
             let missing_long = report.uid().is_some_and(|uid| long.contains(&uid));
             let outcome = match reports::fate(report, reports::member_of(report, &members), missing_long, keep, now) {
                 Fate::Keep => continue,
-                Fate::End => ("end-report", self.end_report(report, now).await),
+                Fate::End(key) => ("end-report", self.end_report(report, &key, now).await),
                 Fate::Delete => ("delete-report", self.delete_report(report).await),
             };
             self.context.metrics.count(outcome.0, if outcome.1.is_ok() { "ok" } else { "kubernetes" });
@@ -50,11 +53,16 @@ impl Parts {
         if member.metadata.deletion_timestamp.is_none() {
             return Ok(());
         }
+        // A key that is pinned was reported before, and no report may be overlooked for a list that is not there yet.
+        let Some(reports) = self.reports.filled() else {
+            let why = "the first list is not complete".to_owned();
+            return Err(MemberError::Kubernetes { act: "list the endorsement reports".to_owned(), why });
+        };
         let own = std::slice::from_ref(member);
-        for report in self.reports.filled().map(|store| store.state()).unwrap_or_default() {
-            let ended = report.status.as_ref().is_some_and(|status| status.ended_at.is_some());
-            if !ended && reports::member_of(&report, own).is_some() {
-                let outcome = self.end_report(&report, Timestamp::now()).await;
+        for report in reports.state() {
+            let about = reports::member_of(&report, own);
+            if let Fate::End(key) = reports::fate(&report, about, false, SignedDuration::MAX, Timestamp::now()) {
+                let outcome = self.end_report(&report, &key, Timestamp::now()).await;
                 self.context.metrics.count("end-report", if outcome.is_ok() { "ok" } else { "kubernetes" });
                 outcome
                     .map_err(|why| MemberError::Kubernetes { act: format!("end report {}", report.name_any()), why })?;
@@ -63,12 +71,12 @@ impl Parts {
         Ok(())
     }
 
-    async fn end_report(&self, report: &EndorsementReport, now: Timestamp) -> Result<(), String> {
+    async fn end_report(&self, report: &EndorsementReport, key: &str, now: Timestamp) -> Result<(), String> {
         let body = json!({
             "apiVersion": EndorsementReport::api_version(&()),
             "kind": EndorsementReport::kind(&()),
             "metadata": { "name": report.name_any(), "uid": report.metadata.uid },
-            "status": { "endedAt": format!("{now:.6}") },
+            "status": { "endedAt": format!("{now:.6}"), "ekDigest": key },
         });
         let api = self.report_api(report);
         let params = PatchParams::apply(managers::ATTESTOR_CONTROLLER).force();

@@ -36,6 +36,7 @@ use super::{
 use crate::{
     checks::{Refusal, admit::Mode, hello::Hello, verify::Verified},
     cluster::{CALL_LIMIT, Watched, client},
+    controller::reports::is_tombstone_of,
     facts::{Facts, KeyElsewhere, Member, Pin, Policy},
     policies::Policies,
 };
@@ -117,7 +118,7 @@ impl KubeStore {
             .map_err(|why| unavailable(&format!("read the policy of pool {namespace}/{pool}"), why))
     }
 
-    fn key_elsewhere(&self, hello: &Hello, instance: Option<&str>) -> Result<KeyElsewhere, StoreError> {
+    fn key_elsewhere(&self, hello: &Hello) -> Result<KeyElsewhere, StoreError> {
         let key = hello.ek.to_string();
         let own = hello.m1.uid.as_str();
         let members = filled(&self.members)?;
@@ -133,11 +134,7 @@ impl KubeStore {
         let pinned_to = other(false);
         let ending = other(true).map(|member| format!("member {member}"));
         let tombstone = filled(&self.reports)?
-            .find(|report| {
-                report.status.as_ref().is_some_and(|status| status.ended_at.is_some())
-                    && Some(report.spec.instance_uid.as_str()) != instance
-                    && report.spec.ek_digests.contains(&key)
-            })
+            .find(|report| is_tombstone_of(report, &key))
             .map(|report| format!("report {}/{}", report.namespace().unwrap_or_default(), report.name_any()));
         Ok(KeyElsewhere { pinned_to, tombstone: ending.or(tombstone) })
     }
@@ -234,7 +231,7 @@ impl Store for KubeStore {
         let (instance, claim, secret, reports, pool) = tokio::try_join!(instance, claim, secret, reports, pool)?;
         let pool = pool.filter(|pool| pool.uid().as_deref() == Some(object.spec.pool_ref.uid.as_str()));
 
-        let policy = match read::policy_digest(&object, pool.as_ref()) {
+        let policy = match read::policy_digest(&object) {
             Some(digest) => self.policy(namespace, &object.spec.pool_ref.name, digest).await?,
             None => None,
         };
@@ -245,7 +242,7 @@ impl Store for KubeStore {
             policy,
             reports: reports.iter().map(read::report).collect(),
             enrolment: secret.as_ref().and_then(read::enrolment),
-            key_elsewhere: self.key_elsewhere(hello, instance_uid.as_deref())?,
+            key_elsewhere: self.key_elsewhere(hello)?,
             member,
         })
     }

@@ -29,6 +29,8 @@ pub fn member(object: &PoolMember) -> Member {
         uid: object.uid().unwrap_or_default(),
         resource_version: object.resource_version().unwrap_or_default(),
         pool: object.spec.pool_ref.name.clone(),
+        needs_evidence: object.needs_evidence(),
+        endorsement: object.spec.attestation.endorsement,
         ending: ending(object),
         instance: status.instance_ref.map(|instance| (instance.name, instance.uid)),
         seed_digest: enrolment.seed_digest.as_deref().and_then(Digest::parse),
@@ -125,26 +127,13 @@ pub fn instance(object: &VirtualMachineInstance) -> Instance {
 /// A pool.
 #[must_use]
 pub fn pool(object: &VirtualMachinePool) -> Pool {
-    let attestation = &object.spec.attestation;
-    Pool {
-        mode: attestation.mode,
-        endorsement: attestation.endorsement,
-        revoked: attestation.revoked.iter().map(|revoked| revoked.digest.clone()).collect(),
-    }
+    Pool { revoked: object.spec.attestation.revoked.iter().map(|revoked| revoked.digest.clone()).collect() }
 }
 
-/// The digest of the document that a member is judged by: what its first evidence was judged by, else what its pool
-/// names, as long as the member is of the pool's current revision.
+/// The digest of the document that a member is judged by, for its whole life: what its pool named when it was made.
 #[must_use]
-pub fn policy_digest(member: &PoolMember, pool: Option<&VirtualMachinePool>) -> Option<Digest> {
-    let recorded = member.status.as_ref().and_then(|status| status.attestation.as_ref()?.policy_digest.as_deref());
-    if let Some(recorded) = recorded {
-        return Digest::parse(recorded);
-    }
-    let pool = pool?;
-    let current = pool.status.as_ref()?.current_revision.as_deref()?;
-    let named = pool.spec.attestation.measurements.as_ref()?;
-    (current == member.spec.revision).then(|| Digest::parse(&named.sha256)).flatten()
+pub fn policy_digest(member: &PoolMember) -> Option<Digest> {
+    Digest::parse(member.spec.attestation.policy_digest.as_deref()?)
 }
 
 /// A report.

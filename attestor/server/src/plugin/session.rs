@@ -164,7 +164,9 @@ impl Sessions {
         if before.mode == Mode::First && won {
             return Refusal::new(true, Reason::LostRace, "another stream of the member won");
         }
-        Refusal { authenticated: true, ..refusal }
+        // A copy that was deleted ends no member that was judged by it.
+        let authenticated = refusal.reason != Reason::MeasurementsNotFound;
+        Refusal { authenticated, ..refusal }
     }
 
     async fn refused(&self, refusal: &Refusal, member: Option<&Member>) {
