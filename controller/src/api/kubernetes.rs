@@ -195,4 +195,27 @@ mod tests {
         let dry = encode(&request(Operation::Create { dry_run: true, manager: "m" })).unwrap();
         assert_eq!(dry.uri().query(), Some("fieldManager=m&dryRun=All"));
     }
+
+    /// Nobody listens on port 9: whatever is sent comes back as "no answer".
+    #[tokio::test]
+    async fn a_write_is_not_even_sent_by_a_process_that_does_not_lead() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let config = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
+        let client = connect(config).unwrap();
+        let of = |leadership| {
+            Kubernetes::new(client.clone(), Duration::from_secs(60), Metrics::default()).only_leading(leadership)
+        };
+        let request = |operation| Request {
+            kind: Kind::Member,
+            namespace: "ns".into(),
+            name: "m".into(),
+            operation,
+            body: Some(json!({})),
+        };
+        let write = || request(Operation::Merge { manager: "m", status: false });
+        let (leader, follower) = (of(Leadership::always()), of(Leadership::follower()));
+        assert!(matches!(follower.call(write()).await, Err(ApiError::NotLeading { .. })));
+        assert!(matches!(leader.call(write()).await, Err(ApiError::Unknown { .. })));
+        assert!(matches!(follower.call(request(Operation::Get)).await, Err(ApiError::Unknown { .. })), "reads go on");
+    }
 }
