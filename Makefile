@@ -10,6 +10,7 @@ help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: need-cargo ## show the main job on a cluster of its own; KEEP=1 leaves it up and prints how to use it
+	@echo "compiling the developer commands (a minute or two the first time) …"
 	@$(XTASK) demo $(if $(KEEP),--keep)
 
 demo-down: need-cargo ## end the cluster that `make demo KEEP=1` left up

@@ -1,11 +1,13 @@
 //! A cluster that stays after the demo, and its end.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use banlieue_cluster::Identity;
 
-use super::Stage;
+use super::{Stage, watch};
+use crate::image;
 
 /// Names the kept cluster's directory.
 fn note(root: &Path) -> PathBuf {
@@ -21,11 +23,28 @@ pub fn refuse_second(root: &Path) -> anyhow::Result<()> {
     std::fs::remove_file(note(root)).context("removing the note of a cluster that is gone")
 }
 
+/// Says for as long as the result lives that a demo is being shown; several may be, side by side.
+///
+/// # Errors
+/// When the lock file cannot be made or locked.
+pub fn showing(root: &Path) -> anyhow::Result<File> {
+    let lock = lock(root)?;
+    lock.lock_shared().context("waiting for 'make demo-down'")?;
+    Ok(lock)
+}
+
+fn lock(root: &Path) -> anyhow::Result<File> {
+    let path = root.join("target/demo.lock");
+    File::create(&path).with_context(|| format!("creating {}: does target/ belong to another user?", path.display()))
+}
+
 /// Leaves the cluster up and prints how to use it.
 pub async fn keep(root: &Path, stage: Stage) -> anyhow::Result<()> {
     let operator = stage.cluster.kubeconfig(&Identity::Operator).await?;
     let author = stage.cluster.kubeconfig(&Identity::PoolAuthor).await?;
     let broker = stage.cluster.kubeconfig(&Identity::Broker).await?;
+    let admin = stage.cluster.kubeconfig(&Identity::Admin).await?;
+    let measurements = image::folder(&stage.images, image::HONEST).join(banlieue_crds::names::MEASUREMENTS_KEY);
     let dir = stage.cluster.keep().await.context("leaving the cluster up")?;
     std::fs::write(note(root), dir.display().to_string()).context("writing the note for 'make demo-down'")?;
     let kubectl = root.join("target/tools/bin");
@@ -42,6 +61,18 @@ pub async fn keep(root: &Path, stage: Stage) -> anyhow::Result<()> {
         broker.display(),
         root.join("docs/examples/claim.yaml").display()
     );
+    println!("who may do what (--kubeconfig):");
+    println!("  operator     {}  looks at everything, releases by force, revokes", operator.display());
+    println!("  pool author  {}  writes pools and their measurements in {}", author.display(), watch::NAMESPACE);
+    println!("  broker       {}  creates and deletes claims", broker.display());
+    println!("  admin        {}  namespaces, roles; what the policies refuse, it may not either", admin.display());
+    println!("for a pool of your own (docs/define-a-pool.md):");
+    println!("  measurements of image {}: {}", image::HONEST, measurements.display());
+    println!(
+        "logs of every part are in {}, consoles of the VMs in {}",
+        dir.join("log").display(),
+        dir.join("vm/logs").display()
+    );
     println!("'make demo-down' ends it and leaves nothing behind");
     Ok(())
 }
@@ -49,7 +80,11 @@ pub async fn keep(root: &Path, stage: Stage) -> anyhow::Result<()> {
 /// Ends a kept cluster.
 pub fn down(root: &Path) -> anyhow::Result<()> {
     let Ok(dir) = std::fs::read_to_string(note(root)) else {
-        println!("no cluster of a demo is up");
+        match lock(root)?.try_lock() {
+            Ok(()) => println!("no cluster of a demo is up"),
+            Err(TryLockError::WouldBlock) => println!("a demo is being shown: Ctrl-C in its terminal ends it"),
+            Err(TryLockError::Error(error)) => return Err(error).context("asking whether a demo is being shown"),
+        }
         return Ok(());
     };
     let dir = PathBuf::from(dir.trim());

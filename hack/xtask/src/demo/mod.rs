@@ -35,6 +35,7 @@ struct Stage {
 /// Runs the demo; with `keep` the cluster stays up afterwards.
 pub fn run(root: &Path, keep: bool) -> anyhow::Result<()> {
     keep::refuse_second(root)?;
+    let _shown = keep::showing(root)?;
     let mut times = Stages::default();
     times.run("build what is missing", || {
         packages::ensure(&[Purpose::Build, Purpose::Machines])?;

@@ -22,7 +22,8 @@ pub struct Watch {
     pub members: Api<PoolMember>,
     /// Claims, read by an operator.
     pub claims: Api<VirtualMachineClaim>,
-    seen: BTreeMap<String, String>,
+    /// State printed last, by pool and member: only members of the pool that is looked at can be missed in a look.
+    seen: BTreeMap<(String, String), String>,
     started: Instant,
 }
 
@@ -62,7 +63,7 @@ impl Watch {
         let begun = Instant::now();
         loop {
             let members = self.of_pool(pool).await?;
-            self.print_changes(&members);
+            self.print_changes(pool, &members);
             if let Some(value) = done(&members).await? {
                 return Ok(value);
             }
@@ -84,19 +85,24 @@ impl Watch {
         Ok(listed.with_context(|| format!("listing the members of pool {NAMESPACE}/{pool}"))?.items)
     }
 
-    fn print_changes(&mut self, members: &[PoolMember]) {
+    fn print_changes(&mut self, pool: &str, members: &[PoolMember]) {
         for member in members {
             let (name, now) = (member.name_any(), state(member));
-            if self.seen.get(&name) != Some(&now) {
-                self.say(&format!("{name:<14} {now}"));
-                self.seen.insert(name, now);
+            let key = (pool.to_owned(), name);
+            if self.seen.get(&key) != Some(&now) {
+                self.say(&format!("{:<14} {now}", key.1));
+                self.seen.insert(key, now);
             }
         }
-        let gone: Vec<String> =
-            self.seen.keys().filter(|name| !members.iter().any(|m| m.name_any() == **name)).cloned().collect();
-        for name in gone {
-            self.say(&format!("{name:<14} gone"));
-            self.seen.remove(&name);
+        let gone: Vec<(String, String)> = self
+            .seen
+            .keys()
+            .filter(|(of, name)| of == pool && !members.iter().any(|member| member.name_any() == *name))
+            .cloned()
+            .collect();
+        for key in gone {
+            self.say(&format!("{:<14} gone", key.1));
+            self.seen.remove(&key);
         }
     }
 }
