@@ -3,13 +3,7 @@
 //! A surplus commit, which a paused leader can make, names its claim from one side only and is never served
 //! (`binding.md`, invariant 2).
 
-use banlieue_crds::{
-    PoolMember, VirtualMachineClaim,
-    claim::ClaimPhase,
-    conditions::{self, MemberCondition},
-    member::MemberPhase,
-    names::annotations,
-};
+use banlieue_crds::{PoolMember, VirtualMachineClaim, claim::ClaimPhase, member::MemberPhase, names::annotations};
 
 /// What a member is to whoever serves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,12 +63,6 @@ fn is_out(member: &PoolMember) -> bool {
     member.metadata.deletion_timestamp.is_some() || phase == Some(MemberPhase::Failed) || is_quarantined(member)
 }
 
-/// Whether the attestor controller vouches for a member now.
-#[must_use]
-pub fn is_attested(member: &PoolMember) -> bool {
-    member.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, MemberCondition::Attested))
-}
-
 /// Whether the guest said that it is marked as used.
 #[must_use]
 pub fn is_latched(claim: &VirtualMachineClaim) -> bool {
@@ -101,7 +89,12 @@ pub(crate) mod tests {
 
     pub(crate) fn pair() -> (PoolMember, VirtualMachineClaim) {
         let reference = |name: &str| ObjectRef { name: name.into(), uid: format!("uid-{name}") };
-        let spec = PoolMemberSpec { pool_ref: reference("p"), revision: "r".into(), claim_ref: Some(reference("c")) };
+        let spec = PoolMemberSpec {
+            pool_ref: reference("p"),
+            revision: "r".into(),
+            claim_ref: Some(reference("c")),
+            ..Default::default()
+        };
         let mut member = PoolMember::new("m", spec);
         member.metadata.uid = Some("uid-m".into());
         member.status = Some(PoolMemberStatus { phase: Some(MemberPhase::Ready), ..Default::default() });

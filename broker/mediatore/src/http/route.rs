@@ -71,7 +71,6 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
     }
 
     /// The router and the descriptions.
-    #[must_use]
     pub fn split(self) -> (Router<S>, Vec<Described>) {
         (self.router, self.described)
     }

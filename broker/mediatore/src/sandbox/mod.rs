@@ -50,7 +50,6 @@ pub fn routes() -> Routes<Arc<Broker>> {
 }
 
 /// The router of the sandbox side.
-#[must_use]
 pub fn router(broker: Arc<Broker>) -> Router {
     let (router, described) = routes().split();
     let limits = &broker.config.limits;

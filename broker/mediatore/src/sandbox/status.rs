@@ -160,7 +160,7 @@ pub async fn identify(
 ) -> Result<(), Failure> {
     let now = Timestamp::now();
     if lend::standing(member, Some(claim)) != lend::Standing::Lent
-        || !lend::is_attested(member)
+        || !member.is_attested(now)
         || lend::deadline(claim).is_none_or(|deadline| now.as_second() >= deadline)
         || broker.grants.of(&broker.cluster, claim).await?.is_none()
     {

@@ -95,7 +95,8 @@ async fn give(
         let failure = Failure::new(Code::RateLimited, format!("too many requests; try again in {seconds} s"));
         return Err(Failure { retry_after: Some(seconds), ..failure });
     }
-    let now = Timestamp::now().as_second();
+    let moment = Timestamp::now();
+    let now = moment.as_second();
     let lent = tokio::time::timeout(READS, find::by_claim(broker, uid, now)).await.map_err(|_| {
         Failure::new(Code::Unavailable, "the cluster does not answer in time; try again").because("cluster")
     })??;
@@ -103,7 +104,7 @@ async fn give(
     if broker.store.denied(&key).is_some() {
         return Err(Failure::new(Code::Forbidden, "an operator denied this subject").because("subject_denied"));
     }
-    if !lend::is_attested(&lent.member) {
+    if !lent.member.is_attested(moment) {
         return Err(Failure::new(Code::Forbidden, "this member is not attested now").because("not_attested"));
     }
     if !lend::is_latched(&lent.claim) {

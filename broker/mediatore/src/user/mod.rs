@@ -173,7 +173,6 @@ pub fn routes() -> Routes<Arc<Broker>> {
 }
 
 /// The router of the user side.
-#[must_use]
 pub fn router(broker: Arc<Broker>) -> Router {
     let (router, described) = routes().split();
     let (longest, metrics) = (Duration::from_secs(broker.config.limits.request_seconds), broker.metrics.clone());

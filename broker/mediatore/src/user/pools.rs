@@ -23,8 +23,7 @@ pub fn may_claim(config: &Config, caller: &Caller, pool: &VirtualMachinePool) ->
     let namespace = pool.metadata.namespace.as_deref().unwrap_or_default();
     let name = format!("{namespace}/{}", pool.metadata.name.as_deref().unwrap_or_default());
     let rule = config.pools.iter().find(|rule| rule.pool == name);
-    pool.metadata.deletion_timestamp.is_none()
-        && rule.is_none_or(|rule| rule.issuers.iter().any(|issuer| *issuer == caller.issuer_name))
+    pool.metadata.deletion_timestamp.is_none() && rule.is_none_or(|rule| rule.issuers.contains(&caller.issuer_name))
 }
 
 /// `GET /v1/pools`.
