@@ -138,7 +138,12 @@ pub async fn run(args: RunArgs, stop: CancellationToken) -> Result<(), RunError>
         settings: Settings {
             issuer: args.issuer(),
             bundle: args.bundle(),
-            tuning: Tuning { egress_gap: egress.gap(), ..Tuning::default() },
+            tuning: Tuning {
+                egress_gap: egress.gap(),
+                // Half a minute for the guest's power-off to be seen.
+                proof_of_life: SignedDuration::from_secs(i64::from(args.agent_ttl_seconds).saturating_add(30)),
+                ..Tuning::default()
+            },
             egress,
             coalesce: SignedDuration::from_millis(250),
             pace: (50, 50),

@@ -59,10 +59,13 @@ pub struct VirtualMachinePoolSpec {
     pub paused: bool,
     /// What a member is made of. A change makes a new revision, for unbound members only.
     pub template: PoolTemplate,
-    /// How a member proves itself before anybody may have it. A change makes a new revision, `revoked` excepted.
+    /// How a member proves itself before anybody may have it. A change makes a new revision, `revoked` excepted, and
+    /// concerns members that are made from then on: each carries what it is judged by.
     #[serde(default)]
     pub attestation: Attestation,
-    /// Seconds from scheduled to Ready; a member that takes longer is deleted and counts against the failure budget.
+    /// Seconds from scheduled to running, and again from running to Ready; a member that takes longer is deleted and
+    /// counts against the failure budget. Pulling an image that is not there does not count, nor does waiting for an
+    /// attestor that does not answer.
     #[serde(default = "defaults::provisioning_timeout")]
     #[schemars(range(min = 1, max = 86400))]
     pub provisioning_timeout_seconds: u32,
@@ -105,7 +108,7 @@ pub struct Attestation {
     #[serde(default = "defaults::attestation_timeout")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: u32,
-    /// Seconds after which evidence no longer counts: older means not attested.
+    /// Seconds after which evidence no longer counts: older means not attested. A member keeps what it was made with.
     #[serde(default = "defaults::attestation_max_age")]
     #[schemars(range(min = 1, max = 86400))]
     pub max_age_seconds: u32,
@@ -331,6 +334,17 @@ pub const RULES: &[Rule] = &[
     ),
     // On the spec, not on attestation: the API server checks defaults against the rules below them, and the default is
     // mode VTPM without measurements, so that leaving both out asks for measurements.
+    Rule::immutable(
+        "spec",
+        ".attestation.mode",
+        "attestation.mode is immutable: members that have an identity would end without losing it; make another pool",
+    ),
+    Rule::new(
+        "spec",
+        ".attestation.endorsement",
+        "self.attestation.endorsement == 'HostReported' || oldSelf.attestation.endorsement == 'FirstUse'",
+        "attestation.endorsement never gets weaker: whoever claims from this pool counts on HostReported; make another pool",
+    ),
     Rule::new(
         "spec",
         ".attestation.measurements",

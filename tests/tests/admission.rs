@@ -111,8 +111,15 @@ fn pools_have_a_cap_and_revoking_is_for_operators() {
         merge(&operator, "p", revoked).await.unwrap();
         // What an operator revoked, an author does not allow again; the rest of the pool stays theirs.
         let undo = json!({ "spec": { "attestation": { "revoked": [] } } });
-        refused(merge(&author, "p", undo).await, "attestation.revoked");
+        refused(merge(&author, "p", undo.clone()).await, "attestation.revoked");
         merge(&author, "p", json!({ "spec": { "warmReplicas": 3 } })).await.unwrap();
+        // A pool that waits for its last members is still their pool.
+        let drain = json!({ "metadata": { "finalizers": ["banlieue.io/drain"] } });
+        merge(&at.api::<VirtualMachinePool>(Identity::Controller).await, "p", drain).await.unwrap();
+        author.delete("p", &DeleteParams::default()).await.unwrap();
+        refused(merge(&author, "p", undo).await, "attestation.revoked");
+        refused(merge(&author, "p", json!({ "spec": { "maxReplicas": 1001 } })).await, "maxReplicas is above 1000");
+        merge(&author, "p", annotate("banlieue.io/drain", json!("now"))).await.unwrap();
     });
 }
 

@@ -127,6 +127,11 @@ fn bad_pools_are_refused_in_words() {
                 "Unsupported value: \"vtpm\": supported values: \"VTPM\", \"Pod\", \"None\"",
             ),
             (json!({ "spec": { "maxReplicas": null } }), "spec.maxReplicas: Required value"),
+            (json!({ "spec": { "attestation": { "mode": "None" } } }), "attestation.mode is immutable"),
+            (
+                json!({ "spec": { "attestation": { "endorsement": "FirstUse" } } }),
+                "attestation.endorsement never gets weaker",
+            ),
         ] {
             refused(merge(&api, "p", patch).await, says);
         }

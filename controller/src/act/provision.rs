@@ -29,7 +29,7 @@ impl Controller {
     pub(super) async fn provision(&self, snapshot: &MemberSnapshot, now: Timestamp) -> Result<(), ActError> {
         let Some(pool) = snapshot.pool.clone() else { return Ok(()) };
         let mut member = (*snapshot.member).clone();
-        if pool.spec.attestation.mode == AttestationMode::Vtpm && !decide::needs_identity(&member) {
+        if member.spec.attestation.mode == AttestationMode::Vtpm && !decide::needs_identity(&member) {
             member = match self.ensure_seed(&pool, &member, now).await? {
                 Some(member) => member,
                 None => return Ok(()),

@@ -269,7 +269,11 @@ fn bound(snapshot: &ClaimSnapshot, now: Timestamp, tuning: &Tuning) -> ClaimPlan
         Attested::NotYet { reason, message } if reason == MemberReason::AttestationStale.as_str() => {
             return release(ClaimReason::AttestationLost, message);
         }
-        Attested::NotYet { .. } => wake = sooner(wake, evidence_ends(member)),
+        Attested::NotYet { .. } => match member.member.evidence_until() {
+            Some(until) => wake = sooner(wake, Some(until)),
+            // It was lent, so there was evidence: it cannot be judged any more.
+            None => return release(ClaimReason::AttestationLost, "the member's evidence has no time".into()),
+        },
     }
     if !has_finalizer(claim) {
         return ClaimPlan::step(ClaimIntent::AddFinalizer);
@@ -283,11 +287,6 @@ fn bound(snapshot: &ClaimSnapshot, now: Timestamp, tuning: &Tuning) -> ClaimPlan
         }
     }
     ClaimPlan::wait(wake)
-}
-
-fn evidence_ends(member: &MemberSnapshot) -> Option<Timestamp> {
-    let verified_at = member.member.status.as_ref()?.attestation.as_ref()?.verified_at.as_ref()?.0;
-    Some(after(verified_at, member.pool.as_ref()?.spec.attestation.max_age_seconds))
 }
 
 fn releasing(snapshot: &ClaimSnapshot) -> ClaimPlan {

@@ -2,11 +2,10 @@
 
 use banlieue_crds::conditions::{self, MemberCondition, MemberReason};
 use banlieue_crds::member::MemberPhase;
-use banlieue_crds::pool::{AttestationMode, UpdateStrategyType};
+use banlieue_crds::pool::UpdateStrategyType;
 use banlieue_crds::{PoolMember, VirtualMachinePool};
 use jiff::Timestamp;
 
-use super::after;
 use crate::store::MemberSnapshot;
 
 /// What a member's evidence is worth at a moment.
@@ -51,18 +50,6 @@ pub enum NotLendable {
     Revision,
 }
 
-/// Whether the member must prove itself: its pool says so now, or it was made to (it has a seed).
-///
-/// A pool that is changed to mode None does not make its older members lendable without evidence.
-pub fn needs_evidence(member: &PoolMember, pool: Option<&VirtualMachinePool>) -> bool {
-    let has_seed = member
-        .status
-        .as_ref()
-        .and_then(|status| status.enrolment.as_ref())
-        .is_some_and(|enrolment| enrolment.seed_digest.is_some());
-    has_seed || pool.is_some_and(|pool| pool.spec.attestation.mode != AttestationMode::None)
-}
-
 /// Reasons of `Attested=False` that mean "not yet" or "not any more, for now". Every other reason is a refusal.
 const NOT_YET: [&str; 9] = [
     "Provisioning",
@@ -76,9 +63,9 @@ const NOT_YET: [&str; 9] = [
     "AttestorUnreachable",
 ];
 
-/// What the member's evidence is worth.
+/// What the member's evidence is worth. By the member's own record: of its pool only `revoked` is asked.
 pub fn attested(member: &PoolMember, pool: Option<&VirtualMachinePool>, now: Timestamp) -> Attested {
-    if !needs_evidence(member, pool) {
+    if !member.needs_evidence() {
         return Attested::NotRequired;
     }
     let not_yet = |reason: MemberReason, message: &str| Attested::NotYet {
@@ -105,6 +92,16 @@ pub fn attested(member: &PoolMember, pool: Option<&VirtualMachinePool>, now: Tim
     {
         return Attested::Refused { reason: refusal.reason.clone(), message: refusal.message.clone() };
     }
+    // Age before the attestor controller's word, whatever that says: a dead one takes nothing back, and what it said last
+    // may be anything.
+    let until = member.evidence_until();
+    if let Some(verified_at) = verified.filter(|_| until.is_some_and(|until| until <= now)) {
+        let text = format!(
+            "the newest evidence is of {verified_at:.0} and counts for {} s",
+            member.spec.attestation.max_age_seconds
+        );
+        return not_yet(MemberReason::AttestationStale, &text);
+    }
     let Some(condition) = conditions::find(&status.conditions, MemberCondition::Attested) else {
         return not_yet(MemberReason::Attesting, "the attestor has not judged it yet");
     };
@@ -116,19 +113,10 @@ pub fn attested(member: &PoolMember, pool: Option<&VirtualMachinePool>, now: Tim
             Attested::NotYet { reason, message }
         };
     }
-    // A dead attestor cannot turn its condition to False, so everybody looks at the age as well.
-    let max_age = pool.map_or(0, |pool| pool.spec.attestation.max_age_seconds);
-    let Some(verified_at) = verified else {
-        return not_yet(MemberReason::Attesting, "the evidence has no time");
-    };
-    let until = after(verified_at, max_age);
-    if pool.is_some() && until <= now {
-        return not_yet(
-            MemberReason::AttestationStale,
-            &format!("the newest evidence is of {verified_at:.0} and counts for {max_age} s"),
-        );
+    match until {
+        Some(until) => Attested::Until(until),
+        None => not_yet(MemberReason::Attesting, "the evidence has no time"),
     }
-    Attested::Until(if pool.is_some() { until } else { Timestamp::MAX })
 }
 
 /// Whether the member may be lent now, all but its revision.

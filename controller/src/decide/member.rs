@@ -1,11 +1,11 @@
 //! A member's life until its deletion is asked for.
 
-use banlieue_crds::PoolMember;
 use banlieue_crds::claim::ClaimPhase;
-use banlieue_crds::conditions::MemberReason;
+use banlieue_crds::conditions::{self, MemberReason, PoolCondition};
 use banlieue_crds::kubevirt::InstancePhase;
 use banlieue_crds::member::MemberPhase;
 use banlieue_crds::names::{MemberState, labels};
+use banlieue_crds::{PoolMember, VirtualMachinePool};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -48,8 +48,7 @@ pub struct MemberPlan {
 /// Whether a member's identity must be revoked before it may go: it was given a seed, so it may have attested.
 /// The seed's digest is recorded before the instance exists.
 pub fn needs_identity(member: &PoolMember) -> bool {
-    let enrolment = member.status.as_ref().and_then(|status| status.enrolment.as_ref());
-    enrolment.is_some_and(|enrolment| enrolment.seed_digest.is_some())
+    member.has_seed()
 }
 
 /// Decides the next steps of a member whose deletion was not asked for.
@@ -185,7 +184,18 @@ pub(super) fn judge(snapshot: &MemberSnapshot, now: Timestamp) -> MemberDraft {
             if instance.is_over() {
                 let how = if instance.phase == Some(InstancePhase::Succeeded) { "powered off" } else { "failed" };
                 let trouble = instance.trouble.as_deref().map(|text| format!(": {text}")).unwrap_or_default();
-                return fail(draft, MemberReason::InstanceFailed, format!("its instance {how}{trouble}"));
+                let since = draft.phase_times.ready.map(|ready| now.duration_since(ready).as_secs());
+                let since = since.map(|seconds| format!(" by itself {seconds} s after Ready")).unwrap_or_default();
+                // Ready says that its agent attested. What the guest lives by is its node identity, and nobody but the
+                // guest sees that it never came.
+                let hint = if member.needs_evidence() && instance.phase == Some(InstancePhase::Succeeded) {
+                    ". Did the guest find no node identity? Compare `programs` of the measurements document with what \
+                     the image runs (path, uid, sha256), and look at the guest's log"
+                } else {
+                    ""
+                };
+                let text = format!("its instance {how}{since}{trouble}{hint}");
+                return fail(draft, MemberReason::InstanceFailed, text);
             }
             progress(snapshot, instance, evidence, &mut draft, now);
             draft
@@ -209,10 +219,11 @@ fn progress(
             return;
         }
         let unschedulable = snapshot.pods.iter().find_map(|pod| pod.unschedulable.clone());
-        let (reason, message) = match (unschedulable, &instance.trouble) {
-            (Some(text), _) => (MemberReason::Unschedulable, text),
-            (None, Some(text)) => (MemberReason::Unschedulable, text.clone()),
-            (None, None) => (MemberReason::Provisioning, "waits for its node".into()),
+        let (reason, message) = match (image_trouble(snapshot), unschedulable, &instance.trouble) {
+            (Some(text), ..) => (MemberReason::ImagePullFailed, text),
+            (None, Some(text), _) => (MemberReason::Unschedulable, text),
+            (None, None, Some(text)) => (MemberReason::Unschedulable, text.clone()),
+            (None, None, None) => (MemberReason::Provisioning, "waits for its node".into()),
         };
         draft.not_ready(MemberPhase::Provisioning, reason, message, now);
     } else {
@@ -256,21 +267,45 @@ fn progress(
     }
 }
 
-/// Age counts from scheduled, not from created: a member that no node takes is held, not churned.
+/// What keeps a member's node from pulling an image of it, in the words of KubeVirt or the kubelet.
+pub(super) fn image_trouble(snapshot: &MemberSnapshot) -> Option<String> {
+    let instance = snapshot.own_instance().filter(|instance| !instance.is_running())?;
+    let told = instance.trouble.clone().filter(|_| instance.image_missing);
+    told.or_else(|| snapshot.pods.iter().find_map(|pod| pod.image_missing.clone()))
+}
+
+/// Age counts from scheduled, and anew from running: a member that no node takes is held, not churned. So is one that
+/// waits for what is not its own doing: an image that cannot be pulled, an attestor that does not answer, and the attestor
+/// controller's word once its evidence was accepted.
 fn timeouts(snapshot: &MemberSnapshot, instance: &InstanceFacts, draft: &mut MemberDraft, now: Timestamp) {
     let Some(pool) = snapshot.pool.as_deref() else { return };
+    let member = &snapshot.member;
+    if image_trouble(snapshot).is_some() {
+        return;
+    }
+    let mut answers_since = None;
+    if member.needs_evidence() && instance.is_running() {
+        if let Some(until) = member.evidence_until().filter(|until| now < *until) {
+            draft.wake = sooner(draft.wake, Some(until));
+            return;
+        }
+        match attestor(pool) {
+            Some((false, _)) => return,
+            Some((true, since)) => answers_since = Some(since),
+            None => {}
+        }
+    }
+    let began = |at: Timestamp, seconds: u32| after(answers_since.map_or(at, |since| at.max(since)), seconds);
     let scheduled = snapshot.pods.iter().find_map(|pod| pod.scheduled_at).or(instance.scheduled_at);
-    let limit = scheduled.map(|at| after(at, pool.spec.provisioning_timeout_seconds));
-    let consumed = snapshot
-        .member
-        .status
-        .as_ref()
-        .and_then(|status| status.enrolment.as_ref()?.consumed_at.as_ref())
-        .map(|at| at.0);
-    let judged = consumed.map(|at| after(at, pool.spec.attestation.timeout_seconds));
+    let start = if instance.is_running() { draft.phase_times.running.or(scheduled) } else { scheduled };
+    let limit = start.map(|at| began(at, pool.spec.provisioning_timeout_seconds));
+    let consumed =
+        member.status.as_ref().and_then(|status| status.enrolment.as_ref()?.consumed_at.as_ref()).map(|at| at.0);
+    let judged = consumed.map(|at| began(at, pool.spec.attestation.timeout_seconds));
     if limit.is_some_and(|limit| limit <= now) {
+        let since = if instance.is_running() { "running" } else { "being scheduled" };
         let text = format!(
-            "not Ready within {} s of being scheduled; it was {:?}",
+            "not Ready within {} s of {since}; it was {:?}",
             pool.spec.provisioning_timeout_seconds, draft.phase
         );
         draft.end(MemberPhase::Failed, MemberReason::ProvisioningTimeout, text, now);
@@ -280,4 +315,11 @@ fn timeouts(snapshot: &MemberSnapshot, instance: &InstanceFacts, draft: &mut Mem
     } else {
         draft.wake = sooner(limit, judged);
     }
+}
+
+/// Whether the attestor answers, by the attestor controller's word on the pool, and since when.
+fn attestor(pool: &VirtualMachinePool) -> Option<(bool, Timestamp)> {
+    let conditions = pool.status.as_ref().map(|status| status.conditions.as_slice())?;
+    let reachable = conditions::find(conditions, PoolCondition::AttestorReachable)?;
+    Some((reachable.status == "True", reachable.last_transition_time.0))
 }

@@ -33,6 +33,8 @@ pub use status::{MemberDraft, Times};
 pub use template::{PolicyState, TemplateFault, TemplateVerdict, check_template};
 
 #[cfg(test)]
+mod lifetime_tests;
+#[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
@@ -53,6 +55,9 @@ pub struct Tuning {
     pub queue_report: SignedDuration,
     /// Pause after the first failure of a member; it doubles with every further one.
     pub failure_pause: SignedDuration,
+    /// How long a Ready member must live to show that its kind works: longer than a guest lives without an identity,
+    /// which is the agent TTL.
+    pub proof_of_life: SignedDuration,
     /// Why members could not reach what they need through the pool's NetworkPolicy, and what to configure.
     pub egress_gap: Option<String>,
 }
@@ -65,6 +70,7 @@ impl Default for Tuning {
             destroy_patience: SignedDuration::from_secs(60),
             queue_report: SignedDuration::from_secs(5),
             failure_pause: SignedDuration::from_secs(2),
+            proof_of_life: SignedDuration::from_secs(630),
             egress_gap: None,
         }
     }

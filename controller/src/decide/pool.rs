@@ -80,7 +80,7 @@ pub fn pool(snapshot: &PoolSnapshot, now: Timestamp, tuning: &Tuning) -> PoolPla
     let population = Population::of(snapshot, &current, replaces_old, now, tuning);
     let budget = budget(snapshot, &current, now, tuning);
     let mut steps = Steps { snapshot, population: &population, intents: Vec::new(), deleted: BTreeSet::new() };
-    let mut wake = population.wake;
+    let mut wake = sooner(population.wake, budget.wake);
 
     if pool.metadata.deletion_timestamp.is_some() {
         steps.drain();

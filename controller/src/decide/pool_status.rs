@@ -6,6 +6,7 @@ use banlieue_crds::pool::{AttestationMode, VirtualMachinePoolStatus};
 use jiff::Timestamp;
 
 use super::budget::Budget;
+use super::member::image_trouble;
 use super::population::Population;
 use crate::store::{MemberSnapshot, PoolSnapshot};
 
@@ -103,8 +104,12 @@ pub(super) fn status(
         _ => say(PoolCondition::Capacity, true, PoolReason::Sufficient, String::new()),
     }
     if budget.spent {
-        let pause = budget.pause_until.map(|until| format!("; the next attempt is not before {until:.0}"));
-        let text = format!("{}{}", failing.clone().unwrap_or_default(), pause.unwrap_or_default());
+        let next = match budget.pause_until.filter(|until| *until > now) {
+            Some(until) => format!("the next attempt is not before {until:.0}"),
+            None if population.provisioning.len() + population.expected > 0 => "an attempt is under way".to_owned(),
+            None => "one at a time is tried until a member has lived long enough to count".to_owned(),
+        };
+        let text = format!("{}; {next}", failing.clone().unwrap_or_default());
         say(PoolCondition::ProvisioningHalted, true, PoolReason::FailureBudgetSpent, text);
     } else {
         let text = failing.clone().unwrap_or_default();
@@ -159,7 +164,7 @@ pub(super) fn status(
 }
 
 /// The attestor controller's word that nobody can be attested now, for a pool that asks for evidence.
-fn silent_attestor(snapshot: &PoolSnapshot) -> Option<String> {
+pub(super) fn silent_attestor(snapshot: &PoolSnapshot) -> Option<String> {
     if snapshot.pool.spec.attestation.mode == AttestationMode::None {
         return None;
     }
@@ -170,6 +175,9 @@ fn silent_attestor(snapshot: &PoolSnapshot) -> Option<String> {
 
 fn unschedulable(population: &Population<'_>) -> Option<(PoolReason, String)> {
     population.provisioning.iter().find_map(|member| {
+        if let Some(text) = image_trouble(member) {
+            return Some((PoolReason::ImagePullFailed, text));
+        }
         let instance = member.own_instance();
         if instance.is_some_and(|instance| instance.is_running()) {
             return None;

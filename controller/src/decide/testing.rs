@@ -95,6 +95,7 @@ pub(crate) fn instance(owner: &str, uid: &str, phase: Option<&str>) -> crate::st
         running_at: None,
         trouble: None,
         over_quota: false,
+        image_missing: false,
     }
 }
 

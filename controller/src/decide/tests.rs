@@ -222,12 +222,12 @@ fn the_end_goes_by_one_path() {
 
 // Members.
 
-fn vtpm(pool: &mut VirtualMachinePool) {
+pub(super) fn vtpm(pool: &mut VirtualMachinePool) {
     pool.spec.attestation.mode = AttestationMode::Vtpm;
     pool.spec.attestation.max_age_seconds = 60;
 }
 
-fn attested_status(snapshot: &mut MemberSnapshot, status: &str, reason: &str, message: &str) {
+pub(super) fn attested_status(snapshot: &mut MemberSnapshot, status: &str, reason: &str, message: &str) {
     let member = Arc::make_mut(&mut snapshot.member).status.as_mut().unwrap();
     member.enrolment = serde_json::from_value(json!({ "seedDigest": "00".repeat(32) })).unwrap();
     member.attestation = serde_json::from_value(json!({ "verifiedAt": "2026-11-30T20:01:00.000000Z" })).unwrap();
@@ -238,7 +238,7 @@ fn attested_status(snapshot: &mut MemberSnapshot, status: &str, reason: &str, me
     );
 }
 
-fn written(plan: &MemberPlan) -> &MemberDraft {
+pub(super) fn written(plan: &MemberPlan) -> &MemberDraft {
     plan.intents
         .iter()
         .find_map(|intent| match intent {
@@ -308,7 +308,13 @@ fn age_counts_from_scheduled() {
     let waiting = coming(&pool, "a", Some("Scheduling"));
     assert_eq!(written(&member(&waiting, at(100_000))).phase, MemberPhase::Provisioning, "no node, no age");
     let mut slow = coming(&pool, "a", Some("Scheduled"));
-    let pod = PodFacts { instance_uid: "vm-a".into(), member: None, scheduled_at: Some(at(1000)), unschedulable: None };
+    let pod = PodFacts {
+        instance_uid: "vm-a".into(),
+        member: None,
+        scheduled_at: Some(at(1000)),
+        unschedulable: None,
+        image_missing: None,
+    };
     slow.pods = vec![Arc::new(pod)];
     assert_eq!(member(&slow, at(1001)).wake, Some(at(1600)));
     assert_eq!(written(&member(&slow, at(1600))).phase, MemberPhase::Failed);
@@ -340,7 +346,7 @@ fn plan(snapshot: &PoolSnapshot) -> PoolPlan {
     super::pool(snapshot, at(100), &tuning())
 }
 
-fn creates(plan: &PoolPlan) -> usize {
+pub(super) fn creates(plan: &PoolPlan) -> usize {
     plan.intents.iter().map(|intent| if let PoolIntent::Create { count, .. } = intent { *count } else { 0 }).sum()
 }
 
@@ -393,7 +399,7 @@ fn a_rollout_never_goes_below_what_may_be_missing() {
     let old = pool("p");
     let mut new = old.clone();
     new.spec.warm_replicas = 3;
-    new.spec.template.metadata.labels.insert("edition".into(), "2".into());
+    new.spec.template.metadata.labels.insert("app.kubernetes.io/version".into(), "2".into());
     let old_members = || ["a", "b", "c"].iter().map(|name| ready(&old, name)).collect::<Vec<_>>();
     let rolling = plan(&pool_snapshot(&new, old_members()));
     assert_eq!(deletes(&rolling).len(), 1, "maxUnavailable is 1");
@@ -426,7 +432,7 @@ fn a_cordoned_node_empties_the_warm_set_at_once_and_is_replaced_after_a_while() 
     assert_eq!((creates(&later), deletes(&later)), (1, vec!["a"]));
 }
 
-fn failed(pool: &VirtualMachinePool, name: &str) -> MemberSnapshot {
+pub(super) fn failed(pool: &VirtualMachinePool, name: &str) -> MemberSnapshot {
     let mut snapshot = coming(pool, name, Some("Running"));
     let status = Arc::make_mut(&mut snapshot.member).status.as_mut().unwrap();
     status.phase = Some(MemberPhase::Failed);
@@ -464,8 +470,11 @@ fn a_failure_is_counted_once_before_its_member_may_go_and_a_spent_budget_stops_t
     let mut fine = ready(&pool, "c");
     let times = Arc::make_mut(&mut fine.member).status.as_mut().unwrap().phase_times.as_mut().unwrap();
     times.ready = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(at(150)));
-    let recovered = super::pool(&pool_snapshot(&counted, vec![fine]), at(200), &tuning());
-    assert_eq!(recovered.status.failures, None, "one that became Ready ends the row");
+    let ready = super::pool(&pool_snapshot(&counted, vec![fine.clone()]), at(200), &tuning());
+    assert_eq!(ready.status.failures.unwrap().consecutive, 2, "Ready is what a guest without identity gets, too");
+    assert_eq!(ready.wake, Some(at(780)), "looked at again when it has lived long enough");
+    let recovered = super::pool(&pool_snapshot(&counted, vec![fine]), at(780), &tuning());
+    assert_eq!(recovered.status.failures, None, "one that lived long enough ends the row");
 }
 
 #[test]

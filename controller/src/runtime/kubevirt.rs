@@ -36,7 +36,7 @@ pub fn instance(pool: &VirtualMachinePool, member: &PoolMember) -> Value {
         }
     }
     // Mode None proves nothing, so there is nothing to enrol with.
-    if pool.spec.attestation.mode == AttestationMode::Vtpm {
+    if member.spec.attestation.mode == AttestationMode::Vtpm {
         push(
             devices,
             "disks",

@@ -1,5 +1,6 @@
 //! The PoolMember object as it is created, and owner references.
 
+use banlieue_crds::member::MemberAttestation;
 use banlieue_crds::names::{self, MemberState, finalizers, labels};
 use banlieue_crds::{PoolMember, VirtualMachinePool};
 use kube::ResourceExt;
@@ -25,6 +26,7 @@ pub fn member_object(pool: &VirtualMachinePool, name: &str, revision: &str) -> V
         "spec": {
             "poolRef": { "name": pool.name_any(), "uid": pool.uid() },
             "revision": revision,
+            "attestation": MemberAttestation::from(&pool.spec.attestation),
         },
     })
 }

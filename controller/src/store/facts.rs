@@ -7,6 +7,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 
+/// Reasons of the kubelet, and of KubeVirt which repeats them, for an image that is not to be had.
+const NO_IMAGE: [&str; 5] =
+    ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"];
+
 /// An instance, as far as it matters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceFacts {
@@ -30,6 +34,8 @@ pub struct InstanceFacts {
     pub trouble: Option<String>,
     /// Whether that trouble is a refused launcher pod for lack of quota.
     pub over_quota: bool,
+    /// Whether that trouble is an image that its node cannot pull.
+    pub image_missing: bool,
 }
 
 impl InstanceFacts {
@@ -43,15 +49,18 @@ impl InstanceFacts {
                 .filter(|transition| transition.phase == wanted)
                 .find_map(|transition| transition.phase_transition_timestamp.as_deref()?.parse::<Timestamp>().ok())
         };
-        let trouble = status
+        let in_trouble = status
             .conditions
             .iter()
             .filter(|condition| condition.status == "False")
-            .find(|condition| matches!(condition.type_.as_str(), "PodScheduled" | "Synchronized" | "Provisioning"))
-            .map(|condition| {
-                let reason = condition.reason.as_deref().unwrap_or(&condition.type_);
-                format!("{reason}: {}", condition.message.as_deref().unwrap_or("no message"))
-            });
+            .find(|condition| matches!(condition.type_.as_str(), "PodScheduled" | "Synchronized" | "Provisioning"));
+        let image_missing = in_trouble
+            .and_then(|condition| condition.reason.as_deref())
+            .is_some_and(|reason| NO_IMAGE.contains(&reason));
+        let trouble = in_trouble.map(|condition| {
+            let reason = condition.reason.as_deref().unwrap_or(&condition.type_);
+            format!("{reason}: {}", condition.message.as_deref().unwrap_or("no message"))
+        });
         let addresses = status
             .interfaces
             .iter()
@@ -72,6 +81,7 @@ impl InstanceFacts {
             deleting: instance.metadata.deletion_timestamp.is_some(),
             scheduled_at: reached(InstancePhase::Scheduled),
             running_at: reached(InstancePhase::Running),
+            image_missing,
             over_quota: trouble.as_deref().is_some_and(|text| text.contains("exceeded quota")),
             trouble,
         }
@@ -99,6 +109,8 @@ pub struct PodFacts {
     pub scheduled_at: Option<Timestamp>,
     /// The scheduler's words when no node takes it.
     pub unschedulable: Option<String>,
+    /// The kubelet's words when it cannot pull an image.
+    pub image_missing: Option<String>,
 }
 
 impl PodFacts {
@@ -115,6 +127,14 @@ impl PodFacts {
                 .filter(|_| holds)
                 .and_then(|condition| condition.last_transition_time.as_ref())
                 .map(|time| time.0),
+            image_missing: pod.status.as_ref().and_then(|status| {
+                let init = status.init_container_statuses.iter().flatten();
+                init.chain(status.container_statuses.iter().flatten()).find_map(|container| {
+                    let waiting = container.state.as_ref()?.waiting.as_ref()?;
+                    let reason = waiting.reason.as_deref().filter(|reason| NO_IMAGE.contains(reason))?;
+                    Some(format!("{reason}: {}", waiting.message.as_deref().unwrap_or(&container.image)))
+                })
+            }),
             unschedulable: scheduled.filter(|condition| condition.status == "False").map(|condition| {
                 let reason = condition.reason.as_deref().unwrap_or("Unschedulable");
                 format!("{reason}: {}", condition.message.as_deref().unwrap_or("no node takes it"))
