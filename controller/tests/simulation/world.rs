@@ -240,7 +240,8 @@ fn person(server: &mut Server, chance: &Chance, now: Timestamp, mood: Mood) {
         13 => {
             let pool = *chance.pick(&POOLS).unwrap();
             server.edit(&name(Kind::Pool, pool), |pool| {
-                pool["spec"]["template"]["metadata"]["labels"]["edition"] = json!(format!("e{}", chance.below(3)));
+                pool["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/version"] =
+                    json!(format!("e{}", chance.below(3)));
             });
         }
         14 => {
