@@ -222,20 +222,23 @@ fn judge(snapshot: &Snapshot, entries_complete: bool, now: Timestamp) -> Verdict
             };
         }
     }
+    let pool = snapshot.pool.as_ref();
+    let names = |record: &Record, digest: &String| *digest == record.policy || record.image.as_ref() == Some(digest);
+    let revoked = snapshot
+        .record
+        .as_ref()
+        .zip(pool)
+        .and_then(|(record, pool)| pool.revoked.iter().find(|(digest, _)| names(record, digest)));
+    if let Some((digest, why)) = revoked {
+        return no(MemberReason::PolicyRevoked.as_str(), format!("{digest} is revoked: {why}"));
+    }
+    // After what its evidence says: that is why it is dead, and the more telling word.
     if let Some((reason, message)) = &snapshot.dead {
         return no(reason.as_str(), message.clone());
     }
     let Some(record) = &snapshot.record else {
         return no(MemberReason::Attesting.as_str(), "no evidence was accepted yet".to_owned());
     };
-    let pool = snapshot.pool.as_ref();
-    let revoked = pool
-        .into_iter()
-        .flat_map(|pool| &pool.revoked)
-        .find(|(digest, _)| *digest == record.policy || record.image.as_ref().is_some_and(|image| image == digest));
-    if let Some((digest, why)) = revoked {
-        return no(MemberReason::PolicyRevoked.as_str(), format!("{digest} is revoked: {why}"));
-    }
     let until = record.verified_at.checked_add(snapshot.max_age).unwrap_or(record.verified_at);
     if now >= until {
         return no(

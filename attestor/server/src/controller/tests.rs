@@ -179,6 +179,8 @@ fn a_dead_member_is_not_attested_any_more() {
     dead.dead = Some((MemberReason::InstanceFailed, "its instance powered off".to_owned()));
     assert_eq!(verdict(&dead, at(1)), no("InstanceFailed"));
     // What its evidence was refused for says more.
+    dead.pool.as_mut().unwrap().revoked.push(("aa".repeat(32), "x".into()));
+    assert_eq!(verdict(&dead, at(1)), no("PolicyRevoked"));
     dead.refusal = Some(refused(at(5), "PolicyMismatch"));
     assert_eq!(verdict(&dead, at(10)), no("AttestationRefused"));
 
