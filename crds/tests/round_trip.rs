@@ -81,7 +81,12 @@ fn a_pool_of_four_lines_gets_its_defaults() {
 fn a_whole_member() {
     round_trip::<PoolMember>(meta(
         "PoolMember",
-        json!({ "poolRef": { "name": "p", "uid": "u" }, "revision": "r", "claimRef": { "name": "c", "uid": "v" } }),
+        json!({
+            "poolRef": { "name": "p", "uid": "u" }, "revision": "r", "claimRef": { "name": "c", "uid": "v" },
+            "attestation": {
+                "mode": "VTPM", "endorsement": "FirstUse", "policyDigest": HEX, "maxAgeSeconds": 60,
+            },
+        }),
         json!({
             "phase": "Ready",
             "instanceRef": { "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "x", "uid": "i" },
@@ -133,7 +138,7 @@ fn a_whole_report() {
             "instanceRef": { "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "m" },
             "nodeName": "n", "ekDigests": [HEX], "source": "swtpm", "observedAt": WHEN
         }),
-        json!({ "endedAt": WHEN }),
+        json!({ "endedAt": WHEN, "ekDigest": HEX }),
     ));
 }
 
