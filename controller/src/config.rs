@@ -6,6 +6,7 @@ use banlieue_protocol::names::{Cluster, TrustDomain};
 use banlieue_protocol::seed::{AGENT_TTL_SECONDS, HostPort, MAX_AGENT_TTL_SECONDS};
 use clap::{Parser, Subcommand};
 
+use crate::decide::Allowed;
 use crate::runtime::{Egress, Endpoint, Issuer, Peer};
 use crate::schedule::Terms;
 use crate::store::ObjectKey;
@@ -63,6 +64,16 @@ pub struct RunArgs {
     /// The same for --broker.
     #[arg(long = "broker-peer", env = "BANLIEUE_BROKER_PEERS", value_delimiter = ';')]
     pub broker_peers: Vec<Peer>,
+    /// What keys of a template's labels and annotations may begin with, besides app.kubernetes.io/: whole keys, or
+    /// domains with their slash (example.com/). They reach the launcher pod, so list nothing that steers a network plugin,
+    /// a runtime or an injector. May be repeated.
+    #[arg(long = "allow-template-key-prefix", env = "BANLIEUE_ALLOW_TEMPLATE_KEY_PREFIXES", value_delimiter = ',',
+        value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub template_key_prefixes: Vec<String>,
+    /// PriorityClass that templates may name; none when none is given. May be repeated.
+    #[arg(long = "allow-priority-class", env = "BANLIEUE_ALLOW_PRIORITY_CLASSES", value_delimiter = ',',
+        value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub priority_classes: Vec<String>,
     /// ConfigMap of the system namespace that holds SPIRE's trust bundle under the key bundle.crt.
     #[arg(long, env = "BANLIEUE_BUNDLE_CONFIGMAP", default_value = "spire-bundle")]
     pub bundle_configmap: String,
@@ -107,6 +118,11 @@ impl RunArgs {
             broker: self.broker.clone(),
             agent_ttl_seconds: self.agent_ttl_seconds,
         }
+    }
+
+    /// What templates may hold besides what is always allowed.
+    pub fn allowed(&self) -> Allowed {
+        Allowed { key_prefixes: self.template_key_prefixes.clone(), priority_classes: self.priority_classes.clone() }
     }
 
     /// What members may reach.

@@ -1,6 +1,6 @@
 //! The program: connect, check, watch, work, stop.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -140,6 +140,7 @@ pub async fn run(args: RunArgs, stop: CancellationToken) -> Result<(), RunError>
             bundle: args.bundle(),
             tuning: Tuning {
                 egress_gap: egress.gap(),
+                allowed: args.allowed(),
                 // Half a minute for the guest's power-off to be seen.
                 proof_of_life: SignedDuration::from_secs(i64::from(args.agent_ttl_seconds).saturating_add(30)),
                 ..Tuning::default()
@@ -213,7 +214,7 @@ pub async fn run(args: RunArgs, stop: CancellationToken) -> Result<(), RunError>
     Ok(())
 }
 
-/// Takes changes into the index, and begins to watch a namespace when its first pool is seen.
+/// Takes changes into the index, and watches a namespace from its first pool to the end of its last.
 async fn feed(
     controller: Arc<Controller>,
     client: Client,
@@ -221,17 +222,28 @@ async fn feed(
     mut received: mpsc::Receiver<watch::Change>,
     stop: CancellationToken,
 ) {
-    let mut watched = BTreeSet::new();
+    let mut watched: BTreeMap<String, CancellationToken> = BTreeMap::new();
     while let Some(change) = received.recv().await {
         let is_pool = matches!(change.event, watch::ChangeEvent::Pool(_));
         controller.observe(change);
         if is_pool {
             let namespaces = controller.index().pool_namespaces();
-            for namespace in namespaces {
-                if watched.insert(namespace.clone()) {
-                    watch::start_namespace(&client, &namespace, changes.clone(), &stop);
+            for namespace in &namespaces {
+                if !watched.contains_key(namespace) {
+                    let end = stop.child_token();
+                    watch::start_namespace(&client, namespace, changes.clone(), &end);
+                    watched.insert(namespace.clone(), end);
                 }
             }
+            // Without a pool there is nothing to look at, and in a namespace that is gone nothing but refusals.
+            watched.retain(|namespace, end| {
+                let holds_pools = namespaces.contains(namespace);
+                if !holds_pools {
+                    end.cancel();
+                    controller.index().forget_namespace(namespace);
+                }
+                holds_pools
+            });
         }
     }
 }

@@ -321,6 +321,13 @@ pub const RULES: &[Rule] = &[
         ".workload",
         "workload is immutable: a claim runs what it was made for; create a new claim",
     ),
+    // Every reader of claims holds them all: what a workload is told is bounded as a whole, not only piece by piece.
+    Rule::new(
+        "spec.workload",
+        "",
+        "self.args.map(a, a.size()).sum() + self.env.map(e, e.name.size() + e.value.size()).sum() <= 65536",
+        "args and env together have at most 65536 characters: put more into the image, or let the workload fetch it",
+    ),
     Rule::immutable("spec", ".retentionSeconds", "retentionSeconds is immutable: create a new claim"),
     // The rules on status stand on the root: a rule on an optional field sees neither its addition nor its removal.
     Rule::write_once(

@@ -6,6 +6,7 @@
 //! | [`conditions`] | condition types, reasons, and the few operations on condition lists |
 //! | [`names`] | labels, annotations, finalizers, field managers, service accounts, derived object names |
 //! | [`kubevirt`] | the fields of KubeVirt's VirtualMachineInstance that we read or write |
+//! | [`received`] | objects as lists and watches bring them: one that cannot be read spoils no other |
 //! | [`schema`] | the CustomResourceDefinitions as they are installed: derived schema plus rules |
 //! | [`reference`](mod@reference), [`generate`] | the API reference, made from the same schemas; every generated file |
 //!
@@ -21,6 +22,7 @@ pub mod kubevirt;
 pub mod member;
 pub mod names;
 pub mod pool;
+pub mod received;
 pub mod reference;
 pub mod report;
 pub mod schema;

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod claim_policy;
+mod instance_schema;
 mod status;
 mod template;
 pub use claim_policy::ClaimPolicy;
@@ -308,6 +309,13 @@ mod defaults {
 
 /// The rules that the API server checks on every pool.
 pub const RULES: &[Rule] = &[
+    // A member is named <pool>-<5 characters>, and its name is a label's value: 63 at most.
+    Rule::new(
+        "",
+        "",
+        "self.metadata.name.size() <= 57",
+        "the name of a pool has at most 57 characters, for its members are named after it: choose a shorter metadata.name",
+    ),
     Rule::new(
         "spec",
         ".maxReplicas",

@@ -42,19 +42,14 @@ pub struct Address {
     pub address: String,
 }
 
-/// A free-form object which the API server keeps as it is.
-pub(crate) fn preserved_object(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
-}
-
 /// A map of label values.
 pub(crate) fn label_map(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "object", "maxProperties": 64, "additionalProperties": { "type": "string", "maxLength": 63 } })
+    json_schema!({ "type": "object", "maxProperties": 32, "additionalProperties": { "type": "string", "maxLength": 63 } })
 }
 
 /// A map of annotation values.
 pub(crate) fn annotation_map(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "object", "maxProperties": 64, "additionalProperties": { "type": "string", "maxLength": 4096 } })
+    json_schema!({ "type": "object", "maxProperties": 32, "additionalProperties": { "type": "string", "maxLength": 2048 } })
 }
 
 /// A list of `metav1.Condition`, a map by type, with the bounds that upstream documents.

@@ -157,6 +157,7 @@ fn policies_spell_our_keys_as_the_programs_do() {
         labels::POOL,
         labels::STATE,
         finalizers::DESTROY,
+        finalizers::DRAIN,
         finalizers::CLAIM_PROTECTION,
     ];
     for rest in text.split("banlieue.io/").skip(1) {

@@ -71,10 +71,11 @@ fn an_unattested_pool_says_so_on_purpose() {
         refused(author.create(&post(), &with(&bare, "/metadata/annotations", no)).await, says);
         let yes = json!({ "banlieue.io/allow-unattested": "true" });
         author.create(&post(), &with(&bare, "/metadata/annotations", yes)).await.unwrap();
-        // Taking the annotation away again, and slipping mode None into a pool that has none.
+        // Taking the annotation away again, and slipping mode None into a pool that asked for evidence.
         refused(merge(&author, "p", annotate("banlieue.io/allow-unattested", Value::Null)).await, says);
         author.create(&post(), &pool("q")).await.unwrap();
-        refused(merge(&author, "q", json!({ "spec": { "attestation": { "mode": "None" } } })).await, says);
+        let none = json!({ "spec": { "attestation": { "mode": "None" } } });
+        refused(merge(&author, "q", none).await, "attestation.mode is immutable");
     });
 }
 
@@ -120,6 +121,75 @@ fn pools_have_a_cap_and_revoking_is_for_operators() {
         refused(merge(&author, "p", undo).await, "attestation.revoked");
         refused(merge(&author, "p", json!({ "spec": { "maxReplicas": 1001 } })).await, "maxReplicas is above 1000");
         merge(&author, "p", annotate("banlieue.io/drain", json!("now"))).await.unwrap();
+    });
+}
+
+#[test]
+fn finalizers_of_a_pool_are_the_controllers() {
+    test(async |at: Fixture| {
+        let author: Api<VirtualMachinePool> = at.api(Identity::PoolAuthor).await;
+        let controller: Api<VirtualMachinePool> = at.api(Identity::Controller).await;
+        let operator: Api<VirtualMachinePool> = at.api(Identity::Operator).await;
+        let says = "finalizers of a pool are kept by banlieue-controller";
+        let foreign = with(&pool("p"), "/metadata/finalizers", json!(["evil.example/never"]));
+        refused(author.create(&post(), &foreign).await, says);
+        author.create(&post(), &with(&pool("p"), "/metadata/finalizers", json!(["banlieue.io/drain"]))).await.unwrap();
+        let to = |list: Value| json!({ "metadata": { "finalizers": list } });
+        refused(merge(&author, "p", to(json!(["banlieue.io/drain", "evil.example/never"]))).await, says);
+        author.delete("p", &DeleteParams::default()).await.unwrap();
+        // Without it the members would outlive their pool unseen.
+        refused(merge(&author, "p", to(Value::Null)).await, says);
+        merge(&operator, "p", annotate("a", json!("b"))).await.unwrap();
+        merge(&controller, "p", to(Value::Null)).await.unwrap();
+        author.create(&post(), &with(&pool("q"), "/metadata/finalizers", json!(["banlieue.io/drain"]))).await.unwrap();
+        author.delete("q", &DeleteParams::default()).await.unwrap();
+        merge(&operator, "q", to(Value::Null)).await.unwrap();
+    });
+}
+
+#[test]
+fn an_operator_lets_a_stuck_member_go() {
+    test(async |at: Fixture| {
+        let controller: Api<PoolMember> = at.api(Identity::Controller).await;
+        let operator: Api<PoolMember> = at.api(Identity::Operator).await;
+        let broker: Api<PoolMember> = at.api(Identity::Broker).await;
+        let made = with(&member("m"), "/metadata/finalizers", json!(["banlieue.io/destroy"]));
+        controller.create(&post(), &made).await.unwrap();
+        let to = |list: Value| json!({ "metadata": { "finalizers": list } });
+        let says = "operators may also take finalizers from a member whose deletion was asked for";
+        refused(merge(&operator, "m", to(Value::Null)).await, says);
+        operator.delete("m", &DeleteParams::default()).await.unwrap();
+        refused(merge(&broker, "m", to(Value::Null)).await, says);
+        refused(merge(&broker, "m", annotate("other", json!("x"))).await, says);
+        merge(&broker, "m", annotate("banlieue.io/quarantine", json!("x"))).await.unwrap();
+        merge(&operator, "m", to(Value::Null)).await.unwrap();
+        assert!(operator.get_opt("m").await.unwrap().is_none());
+    });
+}
+
+/// What has power over a claim later must not be smuggled in when it is made.
+#[test]
+fn a_claim_is_made_without_powers() {
+    test(async |at: Fixture| {
+        let alice: Api<VirtualMachineClaim> = at.api(Identity::Alice).await;
+        let broker: Api<VirtualMachineClaim> = at.api(Identity::Broker).await;
+        let force = |claim: &VirtualMachineClaim| {
+            with(claim, "/metadata/annotations", json!({ "banlieue.io/force-release": "mine" }))
+        };
+        let says =
+            "banlieue.io/force-release gives up waiting for a destroyed member and is set by operators: leave it out";
+        refused(alice.create(&post(), &force(&of_alice("x"))).await, says);
+        refused(broker.create(&post(), &force(&claim("x"))).await, says);
+        let held = |claim: &VirtualMachineClaim, by: Value| with(claim, "/metadata/finalizers", by);
+        let says = "a claim is made with the finalizer banlieue.io/claim-protection or with none";
+        for list in [json!(["evil.example/never"]), json!(["banlieue.io/claim-protection", "evil.example/never"])] {
+            refused(alice.create(&post(), &held(&of_alice("x"), list.clone())).await, says);
+            refused(broker.create(&post(), &held(&claim("x"), list)).await, says);
+        }
+        let ours = json!(["banlieue.io/claim-protection"]);
+        alice.create(&post(), &held(&of_alice("a"), ours.clone())).await.unwrap();
+        let noted = with(&held(&claim("b"), ours), "/metadata/annotations", json!({ "mediatore/slot": "1" }));
+        broker.create(&post(), &noted).await.unwrap();
     });
 }
 

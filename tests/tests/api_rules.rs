@@ -158,13 +158,86 @@ fn the_scale_subresource_writes_warm_replicas_within_the_cap() {
     });
 }
 
+/// Whoever may write a pool must not stop every reader of pools, nor fill its memory.
 #[test]
-fn a_templates_machine_is_kept_as_it_is() {
+fn a_template_holds_what_its_schema_knows_and_nothing_deep() {
+    test(async |at: Fixture| {
+        let client = at.client(Identity::PoolAuthor).await;
+        let nested = (0..200).fold(String::from("1"), |inner, _| format!("{{\"a\":{inner}}}"));
+        let text = serde_json::to_string(&pool("deep")).unwrap();
+        let post = |validation: &str, text: &str| {
+            let path = format!(
+                "/apis/banlieue.io/v1alpha1/namespaces/{}/virtualmachinepools?fieldValidation={validation}",
+                at.namespace
+            );
+            let request = http::Request::post(path).header("content-type", "application/json");
+            let request = request.body(text.as_bytes().to_vec()).unwrap();
+            let client = client.clone();
+            async move { client.request_text(request).await }
+        };
+        for (n, at) in ["\"affinity\":", "\"tolerations\":", "\"unknown\":"].into_iter().enumerate() {
+            let value = if at.contains("tolerations") { format!("[{nested}]") } else { nested.clone() };
+            let bad = text.replace("\"domain\":", &format!("{at}{value},\"domain\":"));
+            let bad = bad.replace("\"deep\"", &format!("\"deep-{n}\""));
+            assert_ne!(bad, text);
+            let refusal = post("Strict", &bad).await.unwrap_err().to_string();
+            assert!(refusal.contains("unknown field \"spec.template.kubeVirt.spec."), "{refusal}");
+            // A client that does not ask for strictness gets a pool without it.
+            let kept = post("Ignore", &bad).await.unwrap();
+            assert!(!kept.contains("\"a\":{\"a\""), "{kept}");
+        }
+        let kata = r#"{"podTemplate":{"spec":{"containers":[]}}}"#;
+        let bad = text.replace(r#""kubeVirt":{"spec":{"domain":{"devices":{}}}}"#, &format!(r#""kata":{kata}"#));
+        assert!(bad.contains("podTemplate"));
+        assert!(!post("Ignore", &bad.replace("\"deep\"", "\"kata\"")).await.unwrap().contains("containers\":[]}}"));
+        // All of them are there, and everybody reads them.
+        let pools: Api<VirtualMachinePool> = at.api(Identity::PoolAuthor).await;
+        assert_eq!(pools.list(&Default::default()).await.unwrap().items.len(), 4);
+    });
+}
+
+#[test]
+fn what_the_controller_refuses_by_name_reaches_it() {
     test(async |at: Fixture| {
         let api: Api<VirtualMachinePool> = at.api(Identity::PoolAuthor).await;
-        let spec = json!({ "domain": { "devices": { "tpm": {} } }, "unknown": { "deep": [1, "2", { "x": 1.5 }] } });
+        let spec = json!({
+            "domain": { "devices": { "tpm": {}, "hostDevices": [{ "name": "x", "deviceName": "gpu" }] } },
+            "volumes": [{ "name": "s", "secret": { "secretName": "s" } }],
+            "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
+                { "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "a": "b" } } },
+            ] } },
+        });
         let made = api.create(&post(), &with(&pool("p"), "/spec/template/kubeVirt/spec", spec.clone())).await.unwrap();
-        assert_eq!(serde_json::to_value(made.spec.template.kube_virt.unwrap().spec).unwrap(), spec);
+        let kept = serde_json::to_value(made.spec.template.kube_virt.unwrap().spec).unwrap();
+        assert_eq!(kept["affinity"], spec["affinity"]);
+        assert_eq!(kept["domain"]["devices"], json!({ "tpm": {}, "hostDevices": [{}] }));
+        assert_eq!(kept["volumes"], json!([{ "name": "s", "secret": {} }]));
+        let feature = |name: &str| json!({ "domain": { "cpu": { "features": [{ "name": name }] } } });
+        let bad = with(&pool("q"), "/spec/template/kubeVirt/spec", feature("x' injected='1"));
+        refused(api.create(&post(), &bad).await, "spec.template.kubeVirt.spec.domain.cpu.features[0].name");
+    });
+}
+
+#[test]
+fn names_of_pools_leave_room_for_their_members() {
+    test(async |at: Fixture| {
+        let api: Api<VirtualMachinePool> = at.api(Identity::PoolAuthor).await;
+        api.create(&post(), &pool(&"a".repeat(57))).await.unwrap();
+        let says = "the name of a pool has at most 57 characters";
+        refused(api.create(&post(), &pool(&"a".repeat(58))).await, says);
+    });
+}
+
+#[test]
+fn what_a_workload_is_told_is_bounded_as_a_whole() {
+    test(async |at: Fixture| {
+        let api: Api<VirtualMachineClaim> = at.api(Identity::Broker).await;
+        let args = |count: usize| with(&claim("c"), "/spec/workload/args", json!(vec!["x".repeat(4096); count]));
+        let says = "args and env together have at most 65536 characters";
+        refused(api.create(&post(), &args(17)).await, says);
+        let variable = json!([{ "name": "A", "value": "x" }]);
+        refused(api.create(&post(), &with(&args(16), "/spec/workload/env", variable)).await, says);
+        api.create(&post(), &args(16)).await.unwrap();
     });
 }
 

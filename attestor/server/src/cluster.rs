@@ -10,12 +10,13 @@ use std::{
     time::Duration,
 };
 
+use banlieue_crds::received::{Lighten, Received, readable};
 use futures::StreamExt;
 use kube::{
     Api, Client, Resource,
     runtime::{
         WatchStreamExt, reflector,
-        watcher::{Config as WatchConfig, DefaultBackoff, watcher},
+        watcher::{Config as WatchConfig, DefaultBackoff, Event, watcher},
     },
 };
 use serde::de::DeserializeOwned;
@@ -87,18 +88,18 @@ where
 
 impl<K> Watched<K>
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Lighten + Debug + Send + Sync + 'static,
 {
-    /// Starts the watch.
+    /// Starts the watch. An object that cannot be read is left out: it must not stop the watch of its kind.
     #[must_use]
-    pub fn start(api: Api<K>) -> Self {
+    pub fn start(api: Api<Received<K>>) -> Self {
         let (store, writer) = reflector::store();
         let (filled, changed) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
         let (reader, flag, notify) = (store.clone(), filled.clone(), changed.clone());
         let task = tokio::spawn(async move {
             let stream = watcher(api, WatchConfig::default())
-                .modify(|object| object.meta_mut().managed_fields = None)
-                .backoff(DefaultBackoff::default());
+                .backoff(DefaultBackoff::default())
+                .filter_map(|event| std::future::ready(event.map(kept::<K>).transpose()));
             let stream = reflector::reflector(writer, stream).for_each(|event| {
                 if let Err(error) = event {
                     tracing::warn!(%error, kind = %K::kind(&()), "a watch failed, it is tried again");
@@ -115,5 +116,55 @@ where
             tokio::join!(stream, note);
         });
         Self { store, filled, changed, task: task.abort_handle() }
+    }
+}
+
+/// An event as it is kept, when its object can be read.
+fn kept<K>(event: Event<Received<K>>) -> Option<Event<K>>
+where
+    K: Resource<DynamicType = ()> + Lighten,
+{
+    match readable(event) {
+        Ok(Event::Apply(mut object)) => {
+            object.lighten();
+            Some(Event::Apply(object))
+        }
+        Ok(Event::InitApply(mut object)) => {
+            object.lighten();
+            Some(Event::InitApply(object))
+        }
+        Ok(other) => Some(other),
+        Err(unreadable) => {
+            tracing::warn!(error = %unreadable, kind = %K::kind(&()), "an object is left out");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use banlieue_crds::VirtualMachineClaim;
+    use serde_json::json;
+
+    fn claim(phase: &str) -> Received<VirtualMachineClaim> {
+        let text = json!({
+            "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachineClaim",
+            "metadata": { "name": "c", "annotations": { "big": "x" } },
+            "spec": {
+                "poolRef": { "name": "p" }, "subject": { "issuer": "i", "id": "s" },
+                "workload": { "image": "r/x:1", "args": ["a"], "env": [{ "name": "A", "value": "b" }] },
+            },
+            "status": { "phase": phase },
+        });
+        serde_json::from_str(&text.to_string()).unwrap()
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left_out_and_what_nobody_reads_is_dropped() {
+        assert!(kept(Event::InitApply(claim("Tomorrow"))).is_none());
+        let Some(Event::InitApply(claim)) = kept(Event::InitApply(claim("Bound"))) else { panic!("not kept") };
+        assert!(claim.spec.workload.args.is_empty() && claim.spec.workload.env.is_empty());
+        assert_eq!(claim.metadata.annotations, Some(Default::default()));
     }
 }

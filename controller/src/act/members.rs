@@ -6,7 +6,7 @@ use banlieue_crds::member::MemberPhase;
 use banlieue_crds::names::{self, MemberState, finalizers, labels, managers};
 use banlieue_crds::{VirtualMachineClaim, kubevirt::VirtualMachineInstance};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -188,7 +188,30 @@ impl Controller {
     }
 
     /// Deletes the enrolment Secret if it is this member's. Answers whether it is verified gone.
+    ///
+    /// In a namespace that is being deleted our rights on Secrets go with its role bindings, in no order that anybody
+    /// promises. Then it is settled too: the namespace controller deletes every Secret, and waiting for it would keep the
+    /// member, and by that the namespace, for ever.
     pub(super) async fn delete_secret(&self, member: &PoolMember) -> Result<bool, ActError> {
+        match self.try_delete_secret(member).await {
+            Err(ActError::Api(error)) if error.is_forbidden() => {
+                if self.namespace_ends(&member.namespace().unwrap_or_default()).await? {
+                    Ok(true)
+                } else {
+                    Err(error.into())
+                }
+            }
+            answer => answer,
+        }
+    }
+
+    /// Whether a namespace is being deleted, or is gone.
+    async fn namespace_ends(&self, name: &str) -> Result<bool, ActError> {
+        let live: Option<Namespace> = self.api.get(Kind::Namespace, "", name).await?;
+        Ok(live.is_none_or(|namespace| namespace.metadata.deletion_timestamp.is_some()))
+    }
+
+    async fn try_delete_secret(&self, member: &PoolMember) -> Result<bool, ActError> {
         let namespace = member.namespace().unwrap_or_default();
         let name = names::enrolment_secret(&member.name_any());
         let live: Option<Secret> = self.api.get(Kind::Secret, &namespace, &name).await?;

@@ -143,6 +143,8 @@ impl Controller {
                 });
                 Err(ActError::NotYet(message))
             }
+            // It ends with its namespace; that it could not be made says nothing about its template.
+            Err(ApiError::Refused { refusal: Refusal::Terminating, message, .. }) => Err(ActError::NotYet(message)),
             Err(ApiError::Refused { refusal, message, .. }) => {
                 if refusal == Refusal::Invalid {
                     let uid = pool.uid().unwrap_or_default();

@@ -11,6 +11,8 @@ pub enum Refusal {
     Forbidden,
     /// 403 of the quota admission plugin.
     QuotaExceeded,
+    /// 403: its namespace is being deleted, and nothing is made there any more.
+    Terminating,
 }
 
 /// A failed call.
@@ -86,6 +88,7 @@ impl ApiError {
             ApiError::Refused { refusal: Refusal::Invalid, .. } => "invalid",
             ApiError::Refused { refusal: Refusal::Forbidden, .. } => "forbidden",
             ApiError::Refused { refusal: Refusal::QuotaExceeded, .. } => "quota",
+            ApiError::Refused { refusal: Refusal::Terminating, .. } => "terminating",
             ApiError::Busy { .. } => "busy",
             ApiError::Unknown { .. } => "unknown",
             ApiError::NotLeading { .. } => "not_leading",
@@ -104,6 +107,11 @@ impl ApiError {
     /// Whether a write may have happened in spite of the error.
     pub fn outcome_unknown(&self) -> bool {
         matches!(self, ApiError::Unknown { .. } | ApiError::Unreadable { .. })
+    }
+
+    /// Whether we have no right to it.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, ApiError::Refused { refusal: Refusal::Forbidden, .. })
     }
 
     /// Whether the object is not there.
@@ -130,8 +138,13 @@ impl ApiError {
             (400 | 405 | 413 | 415 | 422, _) => ApiError::Refused { what, refusal: Refusal::Invalid, message },
             (401, _) => ApiError::Refused { what, refusal: Refusal::Forbidden, message },
             (403, _) => {
-                let refusal =
-                    if message.contains("exceeded quota") { Refusal::QuotaExceeded } else { Refusal::Forbidden };
+                let refusal = if message.contains("exceeded quota") {
+                    Refusal::QuotaExceeded
+                } else if message.contains("because it is being terminated") {
+                    Refusal::Terminating
+                } else {
+                    Refusal::Forbidden
+                };
                 ApiError::Refused { what, refusal, message }
             }
             (429 | 503, _) => ApiError::Busy { what, message },
@@ -152,6 +165,8 @@ mod tests {
         assert_eq!(sort(409, "Conflict", "").category(), "conflict");
         assert_eq!(sort(403, "Forbidden", "pods \"x\" is forbidden: exceeded quota: q").category(), "quota");
         assert_eq!(sort(403, "Forbidden", "no").category(), "forbidden");
+        let ending = "unable to create new content in namespace x because it is being terminated";
+        assert_eq!(sort(403, "Forbidden", ending).category(), "terminating");
         assert_eq!(sort(422, "Invalid", "no").category(), "invalid");
         assert!(sort(504, "Timeout", "").outcome_unknown());
         assert!(sort(500, "InternalError", "").outcome_unknown());

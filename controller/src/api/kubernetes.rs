@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use http::{Method, header};
 use serde_json::json;
 
-use super::{Api, ApiError, Operation, Request};
+use super::{Api, ApiError, Kind, Operation, Request};
 use crate::metrics::Metrics;
 use crate::schedule::Leadership;
 
@@ -108,7 +108,10 @@ pub fn describe(request: &Request) -> String {
 
 fn encode(request: &Request) -> Result<http::Request<Vec<u8>>, String> {
     let (prefix, plural) = request.kind.path();
-    let collection = format!("/{prefix}/namespaces/{}/{plural}", request.namespace);
+    let collection = match request.kind {
+        Kind::Namespace => format!("/{prefix}/{plural}"),
+        _ => format!("/{prefix}/namespaces/{}/{plural}", request.namespace),
+    };
     let object = |status: bool| format!("{collection}/{}{}", request.name, if status { "/status" } else { "" });
     let body = || request.body.as_ref().map(|b| b.to_string().into_bytes()).unwrap_or_default();
     let json_type = "application/json";
@@ -170,7 +173,6 @@ fn escape(selector: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Kind;
 
     #[test]
     fn requests_are_encoded_as_the_api_conventions_say() {
@@ -194,6 +196,8 @@ mod tests {
         assert_eq!(list.uri().query(), Some("labelSelector=a%2Fb%3Dc"));
         let dry = encode(&request(Operation::Create { dry_run: true, manager: "m" })).unwrap();
         assert_eq!(dry.uri().query(), Some("fieldManager=m&dryRun=All"));
+        let namespace = Request { kind: Kind::Namespace, namespace: String::new(), ..request(Operation::Get) };
+        assert_eq!(encode(&namespace).unwrap().uri(), "/api/v1/namespaces/p-abcde");
     }
 
     /// Nobody listens on port 9: whatever is sent comes back as "no answer".

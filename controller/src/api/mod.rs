@@ -38,6 +38,8 @@ pub enum Kind {
     Event,
     /// `leases.coordination.k8s.io`
     Lease,
+    /// Core `namespaces`, which are in no namespace themselves
+    Namespace,
 }
 
 impl Kind {
@@ -54,6 +56,7 @@ impl Kind {
             Kind::NetworkPolicy => ("apis/networking.k8s.io/v1", "networkpolicies"),
             Kind::Event => ("apis/events.k8s.io/v1", "events"),
             Kind::Lease => ("apis/coordination.k8s.io/v1", "leases"),
+            Kind::Namespace => ("api/v1", "namespaces"),
         }
     }
 
@@ -75,6 +78,7 @@ impl Kind {
             Kind::NetworkPolicy => ("networking.k8s.io/v1", "NetworkPolicy"),
             Kind::Event => ("events.k8s.io/v1", "Event"),
             Kind::Lease => ("coordination.k8s.io/v1", "Lease"),
+            Kind::Namespace => ("v1", "Namespace"),
         }
     }
 }

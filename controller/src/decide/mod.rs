@@ -30,7 +30,7 @@ pub use population::{Population, Shortage};
 pub use queue::{Waiting, order};
 pub use revision::revision;
 pub use status::{MemberDraft, Times};
-pub use template::{PolicyState, TemplateFault, TemplateVerdict, check_template};
+pub use template::{Allowed, PolicyState, TemplateFault, TemplateVerdict, check_template};
 
 #[cfg(test)]
 mod lifetime_tests;
@@ -60,6 +60,8 @@ pub struct Tuning {
     pub proof_of_life: SignedDuration,
     /// Why members could not reach what they need through the pool's NetworkPolicy, and what to configure.
     pub egress_gap: Option<String>,
+    /// What the operator adds to the template's allow-list.
+    pub allowed: Allowed,
 }
 
 impl Default for Tuning {
@@ -72,6 +74,7 @@ impl Default for Tuning {
             failure_pause: SignedDuration::from_secs(2),
             proof_of_life: SignedDuration::from_secs(630),
             egress_gap: None,
+            allowed: Allowed::default(),
         }
     }
 }

@@ -149,7 +149,7 @@ impl<'a> Steps<'a> {
         wake: &mut Option<Timestamp>,
     ) -> Option<Trouble> {
         let spec = &self.snapshot.pool.spec;
-        if let Err(fault) = check_template(&self.snapshot.pool) {
+        if let Err(fault) = check_template(&self.snapshot.pool, &tuning.allowed) {
             return Some(Trouble::Template(fault.to_string()));
         }
         if !self.snapshot.namespace_seen {

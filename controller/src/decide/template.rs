@@ -50,8 +50,17 @@ pub enum PolicyState {
 
 type Check = Result<(), TemplateFault>;
 
+/// What an operator adds to the allow-list, for every pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// What keys of labels and annotations may begin with, besides `app.kubernetes.io/`.
+    pub key_prefixes: Vec<String>,
+    /// PriorityClasses that members may have.
+    pub priority_classes: Vec<String>,
+}
+
 /// Judges a pool's template without asking anybody.
-pub fn check_template(pool: &VirtualMachinePool) -> Check {
+pub fn check_template(pool: &VirtualMachinePool, allowed: &Allowed) -> Check {
     let spec = &pool.spec;
     if spec.attestation.mode == AttestationMode::None
         && pool.annotations().get(annotations::ALLOW_UNATTESTED).map(String::as_str) != Some("true")
@@ -72,44 +81,55 @@ pub fn check_template(pool: &VirtualMachinePool) -> Check {
         return fault("attestation.mode", "mode Pod is for Kata templates: use VTPM");
     }
     for key in spec.template.metadata.labels.keys() {
-        metadata_key("template.metadata.labels", key)?;
+        metadata_key("template.metadata.labels", key, allowed)?;
     }
     for key in spec.template.metadata.annotations.keys() {
-        metadata_key("template.metadata.annotations", key)?;
+        metadata_key("template.metadata.annotations", key, allowed)?;
     }
     match &spec.template.kube_virt {
-        Some(template) => kubevirt_spec(&template.spec),
+        Some(template) => kubevirt_spec(&template.spec, allowed),
         None => Ok(()),
     }
 }
 
-/// Domains whose labels and annotations steer the launcher pod or the node: not the template's to set.
-const STEERING: [&str; 8] =
-    ["banlieue.io", "kubevirt.io", "k8s.io", "kubernetes.io", "cncf.io", "istio.io", "openshift.io", "ovn.org"];
+/// Keys that say only what something is. They reach the launcher pod, where any other may steer a network plugin, a
+/// container runtime or an injector, and nobody can list those.
+const DESCRIBING: &str = "app.kubernetes.io/";
 
-fn metadata_key(field: &str, key: &str) -> Check {
-    let Some((domain, _)) = key.split_once('/') else { return Ok(()) };
-    if domain == "app.kubernetes.io" && key != labels::MANAGED_BY {
+fn metadata_key(field: &str, key: &str, allowed: &Allowed) -> Check {
+    if key == labels::MANAGED_BY || key.starts_with(names::KEY_PREFIX) {
+        return fault(field, format!("the key {key} is the controller's: remove it"));
+    }
+    let mut prefixes = allowed.key_prefixes.iter().map(String::as_str).chain([DESCRIBING]);
+    if prefixes.any(|prefix| key.starts_with(prefix)) {
         return Ok(());
     }
-    let steers = STEERING
-        .iter()
-        .any(|steering| domain == *steering || domain.strip_suffix(steering).is_some_and(|rest| rest.ends_with('.')));
-    if steers { fault(field, format!("the key {key} is not the template's to set: remove it")) } else { Ok(()) }
+    fault(
+        field,
+        format!(
+            "the key {key} is not allowed: remove it, use one under {DESCRIBING}, or have the operator of the controller \
+             allow it with --allow-template-key-prefix"
+        ),
+    )
 }
 
-fn kubevirt_spec(spec: &Map<String, Value>) -> Check {
+fn kubevirt_spec(spec: &Map<String, Value>, allowed: &Allowed) -> Check {
     let at = "template.kubeVirt.spec";
     for (key, value) in spec {
         let field = format!("{at}.{key}");
         match key.as_str() {
             // Scheduling.
-            "nodeSelector"
-            | "affinity"
-            | "tolerations"
-            | "topologySpreadConstraints"
-            | "schedulerName"
-            | "priorityClassName" => {}
+            "nodeSelector" | "affinity" | "tolerations" | "topologySpreadConstraints" | "schedulerName" => {}
+            "priorityClassName" => {
+                let class = string(&field, value)?;
+                if !allowed.priority_classes.iter().any(|allowed| allowed == class) {
+                    let text = format!(
+                        "{class} is not allowed: remove it, or have the operator of the controller allow it with \
+                         --allow-priority-class"
+                    );
+                    return fault(field, text);
+                }
+            }
             "evictionStrategy" => only(&field, value, &Value::from("None"))?,
             "terminationGracePeriodSeconds" => only(&field, value, &Value::from(0))?,
             "domain" => domain(&field, object(&field, value)?)?,
@@ -136,8 +156,13 @@ fn domain(at: &str, map: &Map<String, Value>) -> Check {
     for (key, value) in map {
         let field = format!("{at}.{key}");
         match key.as_str() {
-            "cpu" => keys(&field, value, &["cores", "sockets", "threads", "model", "features"])?,
-            "memory" => keys(&field, value, &["guest", "hugepages"])?,
+            "cpu" => cpu(&field, object(&field, value)?)?,
+            "memory" => {
+                keys(&field, value, &["guest", "hugepages"])?;
+                if let Some(huge) = value.get("hugepages") {
+                    keys(&format!("{field}.hugepages"), huge, &["pageSize"])?;
+                }
+            }
             "machine" => {
                 keys(&field, value, &["type"])?;
                 match value.get("type") {
@@ -153,9 +178,45 @@ fn domain(at: &str, map: &Map<String, Value>) -> Check {
                     }
                 }
             }
-            "features" => keys(&field, value, &["acpi", "apic", "smm"])?,
+            "features" => {
+                for (name, feature) in object(&field, value)? {
+                    let field = format!("{field}.{name}");
+                    if !["acpi", "apic", "smm"].contains(&name.as_str()) {
+                        return not_allowed(&field);
+                    }
+                    keys(&field, feature, &["enabled"])?;
+                    if let Some(enabled) = feature.get("enabled") {
+                        boolean(&format!("{field}.enabled"), enabled)?;
+                    }
+                }
+            }
             "firmware" => firmware(&field, object(&field, value)?)?,
             "devices" => devices(&field, object(&field, value)?)?,
+            _ => return not_allowed(&field),
+        }
+    }
+    Ok(())
+}
+
+fn cpu(at: &str, map: &Map<String, Value>) -> Check {
+    for (key, value) in map {
+        let field = format!("{at}.{key}");
+        match key.as_str() {
+            "cores" | "sockets" | "threads" => {
+                if value.as_u64().is_none() {
+                    return fault(field, "must be a number");
+                }
+            }
+            "model" => word(&field, value)?,
+            "features" => {
+                for (n, feature) in array(&field, value)?.iter().enumerate() {
+                    let field = format!("{field}[{n}]");
+                    keys(&field, feature, &["name", "policy"])?;
+                    for (key, value) in object(&field, feature)? {
+                        word(&format!("{field}.{key}"), value)?;
+                    }
+                }
+            }
             _ => return not_allowed(&field),
         }
     }
@@ -174,6 +235,10 @@ fn firmware(at: &str, map: &Map<String, Value>) -> Check {
                 if let Some(persistent) = efi.get("persistent") {
                     only(&format!("{field}.persistent"), persistent, &Value::from(false))?;
                 }
+                // KubeVirt takes a null for its own default, which is not ours.
+                if let Some(secure) = efi.get("secureBoot") {
+                    boolean(&format!("{field}.secureBoot"), secure)?;
+                }
             }
             "uuid" => return fault(field, "the controller sets it to the member's uid: remove it"),
             _ => return not_allowed(&field),
@@ -191,7 +256,11 @@ fn devices(at: &str, map: &Map<String, Value>) -> Check {
                     let field = format!("{field}[{n}]");
                     keys(&field, disk, &["name", "disk", "bootOrder"])?;
                     if let Some(target) = disk.get("disk") {
-                        keys(&format!("{field}.disk"), target, &["bus", "readonly"])?;
+                        let field = format!("{field}.disk");
+                        keys(&field, target, &["bus", "readonly"])?;
+                        if let Some(readonly) = target.get("readonly") {
+                            boolean(&format!("{field}.readonly"), readonly)?;
+                        }
                     }
                 }
             }
@@ -199,8 +268,19 @@ fn devices(at: &str, map: &Map<String, Value>) -> Check {
                 for (n, interface) in array(&field, value)?.iter().enumerate() {
                     let field = format!("{field}[{n}]");
                     keys(&field, interface, &["name", "masquerade", "model", "ports"])?;
-                    if interface.get("masquerade").is_none() {
-                        return fault(field, "the interface must be masquerade: set masquerade: {}");
+                    // Without it, and with a null, KubeVirt puts a bridge there.
+                    match interface.get("masquerade") {
+                        Some(masquerade @ Value::Object(_)) => keys(&format!("{field}.masquerade"), masquerade, &[])?,
+                        _ => return fault(field, "the interface must be masquerade: set masquerade: {}"),
+                    }
+                    if let Some(model) = interface.get("model") {
+                        word(&format!("{field}.model"), model)?;
+                    }
+                    if let Some(ports) = interface.get("ports") {
+                        let field = format!("{field}.ports");
+                        for (n, port) in array(&field, ports)?.iter().enumerate() {
+                            keys(&format!("{field}[{n}]"), port, &["name", "protocol", "port"])?;
+                        }
                     }
                 }
             }
@@ -211,7 +291,7 @@ fn devices(at: &str, map: &Map<String, Value>) -> Check {
                 }
             }
             "rng" => keys(&field, value, &[])?,
-            "autoattachGraphicsDevice" | "autoattachMemBalloon" | "autoattachSerialConsole" => {}
+            "autoattachGraphicsDevice" | "autoattachMemBalloon" | "autoattachSerialConsole" => boolean(&field, value)?,
             _ => return not_allowed(&field),
         }
     }
@@ -241,7 +321,13 @@ fn volumes_and_disks(at: &str, volumes: &[Value], disks: &[Value]) -> Check {
         }
         match (volume.get("containerDisk"), volume.get("emptyDisk")) {
             (Some(disk), None) => {
-                keys(&format!("{field}.containerDisk"), disk, &["image", "imagePullPolicy", "path"])?;
+                let field = format!("{field}.containerDisk");
+                keys(&field, disk, &["image", "imagePullPolicy", "path"])?;
+                if let Some(path) = disk.get("path")
+                    && string(&format!("{field}.path"), path)?.split('/').any(|step| step == "..")
+                {
+                    return fault(format!("{field}.path"), "must not lead out of the image: remove the ..");
+                }
                 images.push(name.to_owned());
             }
             (None, Some(disk)) => keys(&format!("{field}.emptyDisk"), disk, &["capacity"])?,
@@ -277,6 +363,25 @@ fn interface_and_network(at: &str, interfaces: Option<&Vec<Value>>, networks: Op
         ([interface], [network]) if name_of(interface) == name_of(network) => Ok(()),
         ([_], [_]) => fault(format!("{at}.networks[0].name"), "interface and network must have one name"),
         _ => fault(format!("{at}.networks"), "at most one interface with its one network is allowed"),
+    }
+}
+
+fn string<'a>(field: &str, value: &'a Value) -> Result<&'a str, TemplateFault> {
+    value.as_str().ok_or_else(|| TemplateFault { field: field.to_owned(), message: "must be a text".into() })
+}
+
+fn boolean(field: &str, value: &Value) -> Check {
+    if value.is_boolean() { Ok(()) } else { fault(field, "must be true or false, or left out") }
+}
+
+/// A word that ends in the machine's definition or on its hypervisor's command line.
+fn word(field: &str, value: &Value) -> Check {
+    let ordinary = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let text = string(field, value)?;
+    if text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.len() <= 63 && text.chars().all(ordinary) {
+        Ok(())
+    } else {
+        fault(field, "must be a word of letters, digits, dots, hyphens and underscores")
     }
 }
 
@@ -318,11 +423,15 @@ mod tests {
     use serde_json::json;
 
     fn with(change: impl FnOnce(&mut Value)) -> Check {
+        judged(change, &Allowed::default())
+    }
+
+    fn judged(change: impl FnOnce(&mut Value), allowed: &Allowed) -> Check {
         let mut pool = pool("p");
         let mut spec = Value::Object(pool.spec.template.kube_virt.clone().unwrap().spec);
         change(&mut spec);
         pool.spec.template.kube_virt.as_mut().unwrap().spec = spec.as_object().unwrap().clone();
-        check_template(&pool)
+        check_template(&pool, allowed)
     }
 
     #[test]
@@ -415,33 +524,132 @@ mod tests {
     }
 
     #[test]
-    fn metadata_that_steers_the_pod_is_refused() {
+    fn an_absent_or_null_value_is_never_taken_for_the_wanted_one() {
+        type Change = fn(&mut Value);
+        let interface = |s: &mut Value, interface: Value| {
+            s["domain"]["devices"]["interfaces"] = json!([interface]);
+            s["networks"] = json!([{"name": "default", "pod": {}}]);
+        };
+        assert_eq!(with(|s| interface(s, json!({"name": "default", "masquerade": {}}))), Ok(()));
+        for bad in [json!(null), json!(true), json!([]), json!("")] {
+            let fault = with(|s| interface(s, json!({"name": "default", "masquerade": bad}))).unwrap_err();
+            assert!(fault.message.contains("masquerade: {}"), "{fault}");
+        }
+        assert!(with(|s| interface(s, json!({"name": "default"}))).is_err());
+        let cases: Vec<(Change, &str)> = vec![
+            (|s| s["networks"] = json!([{"name": "default", "pod": null}]), "networks[0].pod"),
+            (|s| s["networks"] = json!([{"name": "default"}]), "networks[0]"),
+            (|s| s["networks"] = json!(null), "networks"),
+            (|s| s["domain"]["devices"]["interfaces"] = json!(null), "interfaces"),
+            (|s| s["domain"] = json!(null), "domain"),
+            (|s| s["domain"]["devices"] = json!(null), "devices"),
+            (|s| s["domain"]["machine"] = json!({"type": null}), "machine.type"),
+            (|s| s["domain"]["firmware"] = json!(null), "firmware"),
+            (|s| s["domain"]["firmware"] = json!({"bootloader": null}), "bootloader"),
+            (|s| s["domain"]["firmware"] = json!({"bootloader": {}}), "bootloader"),
+            (|s| s["domain"]["firmware"] = json!({"bootloader": {"efi": null}}), "efi"),
+            (|s| s["domain"]["firmware"] = json!({"bootloader": {"efi": {"secureBoot": null}}}), "secureBoot"),
+            (|s| s["domain"]["firmware"] = json!({"bootloader": {"efi": {"persistent": null}}}), "persistent"),
+            (|s| s["domain"]["devices"]["tpm"] = json!(null), "tpm"),
+            (|s| s["domain"]["devices"]["tpm"] = json!({"persistent": null}), "tpm.persistent"),
+            (|s| s["domain"]["devices"]["autoattachSerialConsole"] = json!({"a": 1}), "autoattachSerialConsole"),
+            (|s| s["domain"]["devices"]["autoattachGraphicsDevice"] = json!(null), "autoattachGraphicsDevice"),
+            (|s| s["domain"]["devices"]["disks"][0]["disk"] = json!(null), "disks[0].disk"),
+            (|s| s["domain"]["devices"]["disks"][0]["disk"] = json!({"readonly": null}), "disk.readonly"),
+            (|s| s["domain"]["devices"]["disks"][0]["bootOrder"] = json!(null), "bootOrder"),
+            (|s| s["domain"]["features"] = json!({"smm": null}), "features.smm"),
+            (|s| s["domain"]["features"] = json!({"smm": {"enabled": null}}), "features.smm.enabled"),
+            (|s| s["volumes"][0]["containerDisk"] = json!(null), "containerDisk"),
+            (|s| s["volumes"][0] = json!({"name": "image", "emptyDisk": null}), "emptyDisk"),
+            (|s| s["evictionStrategy"] = json!(null), "evictionStrategy"),
+            (|s| s["terminationGracePeriodSeconds"] = json!(null), "terminationGracePeriodSeconds"),
+            (|s| s["priorityClassName"] = json!(null), "priorityClassName"),
+        ];
+        for (change, field) in cases {
+            let fault = with(change).expect_err(field);
+            assert!(fault.field.ends_with(field), "{} does not name {field}", fault.field);
+        }
+    }
+
+    #[test]
+    fn words_of_the_machine_are_words_and_paths_stay_inside() {
+        let feature = |name: &str, policy: &str| {
+            with(|s| {
+                s["domain"]["cpu"] = json!({"model": "host-model", "features": [{"name": name, "policy": policy}]})
+            })
+        };
+        assert_eq!(feature("avx512-bf16", "require"), Ok(()));
+        assert!(feature("x' injected='1", "require").unwrap_err().field.ends_with("cpu.features[0].name"));
+        assert!(feature("vmx", "a b").unwrap_err().field.ends_with("cpu.features[0].policy"));
+        for bad in [json!("a,b"), json!(""), json!(1), json!("x".repeat(64))] {
+            assert!(with(|s| s["domain"]["cpu"]["model"] = bad).unwrap_err().field.ends_with("cpu.model"));
+        }
+        let path = |path: &str| with(|s| s["volumes"][0]["containerDisk"]["path"] = json!(path));
+        assert_eq!(path("/disk/guest.img"), Ok(()));
+        assert!(path("/../../../../etc/shadow").unwrap_err().field.ends_with("containerDisk.path"));
+    }
+
+    #[test]
+    fn a_priority_class_is_the_operators_to_allow() {
+        let system = |s: &mut Value| s["priorityClassName"] = json!("system-node-critical");
+        let fault = with(system).unwrap_err();
+        assert!(fault.message.contains("system-node-critical") && fault.message.contains("--allow-priority-class"));
+        let allowed = Allowed { priority_classes: vec!["sandbox".into()], ..Allowed::default() };
+        assert!(judged(system, &allowed).is_err());
+        assert_eq!(judged(|s| s["priorityClassName"] = json!("sandbox"), &allowed), Ok(()));
+    }
+
+    #[test]
+    fn metadata_is_an_allow_list() {
+        let judge = |key: &str, allowed: &Allowed| {
+            let mut annotated = pool("p");
+            annotated.spec.template.metadata.annotations.insert(key.into(), "v".into());
+            let mut labelled = pool("p");
+            labelled.spec.template.metadata.labels.insert(key.into(), "v".into());
+            let (annotation, label) = (check_template(&annotated, allowed), check_template(&labelled, allowed));
+            assert_eq!(annotation.is_ok(), label.is_ok(), "{key}");
+            annotation
+        };
+        let allowed = Allowed { key_prefixes: vec!["example.com/".into(), "team".into()], ..Allowed::default() };
         for key in [
             "hooks.kubevirt.io/hookSidecars",
-            "banlieue.io/state",
             "k8s.v1.cni.cncf.io/networks",
-            "kubevirt.io/x",
-            "app.kubernetes.io/managed-by",
+            "v1.multus-cni.io/default-network",
+            "cni.projectcalico.org/ipAddrs",
+            "io.kubernetes.cri-o.Devices",
+            "io.katacontainers.config.hypervisor.path",
+            "vault.hashicorp.com/agent-inject",
+            "linkerd.io/inject",
+            "sidecar-injector",
+            "app.kubernetes.io.evil/x",
+            "kubernetes.io/x",
         ] {
-            let mut pool = pool("p");
-            pool.spec.template.metadata.annotations.insert(key.into(), "v".into());
-            assert!(check_template(&pool).is_err(), "{key}");
+            for allowed in [&Allowed::default(), &allowed] {
+                let fault = judge(key, allowed).expect_err(key);
+                assert!(fault.message.contains(key), "{fault}");
+            }
         }
-        let mut pool = pool("p");
-        pool.spec.template.metadata.labels.insert("app.kubernetes.io/name".into(), "v".into());
-        pool.spec.template.metadata.labels.insert("team".into(), "v".into());
-        assert_eq!(check_template(&pool), Ok(()));
+        assert_eq!(judge("app.kubernetes.io/name", &Allowed::default()), Ok(()));
+        assert!(judge("example.com/cost", &Allowed::default()).is_err());
+        assert!(judge("team", &Allowed::default()).is_err());
+        assert_eq!(judge("example.com/cost", &allowed), Ok(()));
+        assert_eq!(judge("team", &allowed), Ok(()));
+        // Ours stay ours, whatever the operator allows.
+        let all = Allowed { key_prefixes: vec!["banlieue".into(), "app".into()], ..Allowed::default() };
+        for key in ["banlieue.io/state", "app.kubernetes.io/managed-by"] {
+            assert!(judge(key, &all).is_err(), "{key}");
+        }
     }
 
     #[test]
     fn mode_none_is_asked_for_twice_and_kata_comes_later() {
         let mut none = pool("p");
         none.metadata.annotations = None;
-        assert_eq!(check_template(&none).unwrap_err().field, "attestation.mode");
+        assert_eq!(check_template(&none, &Allowed::default()).unwrap_err().field, "attestation.mode");
         let mut kata = pool("p");
         kata.spec.template.kube_virt = None;
         kata.spec.template.kata =
             serde_json::from_value(json!({"podTemplate": {}, "runtimeClassName": "kata"})).unwrap();
-        assert_eq!(check_template(&kata).unwrap_err().field, "template.kata");
+        assert_eq!(check_template(&kata, &Allowed::default()).unwrap_err().field, "template.kata");
     }
 }

@@ -20,6 +20,12 @@ pub fn instance(pool: &VirtualMachinePool, member: &PoolMember) -> Value {
     root.insert("evictionStrategy".into(), json!("None"));
     root.insert("terminationGracePeriodSeconds".into(), json!(0));
     let image = image_volume(root);
+    // Without an interface KubeVirt attaches one by itself, a bridge unless the cluster says otherwise.
+    let interfaces = root.get("domain").and_then(|domain| domain.get("devices")?.get("interfaces"));
+    let unconnected = is_empty_list(interfaces) && is_empty_list(root.get("networks"));
+    if unconnected {
+        root.insert("networks".into(), json!([{ "name": NETWORK, "pod": {} }]));
+    }
     let domain = child(root, "domain");
     child(domain, "machine").insert("type".into(), json!("q35"));
     let firmware = child(domain, "firmware");
@@ -27,6 +33,9 @@ pub fn instance(pool: &VirtualMachinePool, member: &PoolMember) -> Value {
     // An EFI without the key means secure boot to KubeVirt, which needs SMM: it is asked for by saying so.
     child(child(firmware, "bootloader"), "efi").entry("secureBoot").or_insert(json!(false));
     let devices = child(domain, "devices");
+    if unconnected {
+        devices.insert("interfaces".into(), json!([{ "name": NETWORK, "masquerade": {} }]));
+    }
     devices.insert("tpm".into(), json!({}));
     if let Some(disks) = devices.get_mut("disks").and_then(Value::as_array_mut) {
         for disk in disks.iter_mut() {
@@ -83,6 +92,13 @@ pub fn instance(pool: &VirtualMachinePool, member: &PoolMember) -> Value {
     })
 }
 
+/// Name of the interface and network of a template that names none.
+const NETWORK: &str = "default";
+
+fn is_empty_list(value: Option<&Value>) -> bool {
+    value.and_then(Value::as_array).is_none_or(Vec::is_empty)
+}
+
 fn image_volume(spec: &Map<String, Value>) -> Option<String> {
     let volumes = spec.get("volumes")?.as_array()?;
     let image = volumes.iter().find(|volume| volume.get("containerDisk").is_some())?;
@@ -135,6 +151,29 @@ mod tests {
         assert_eq!(volumes.last().unwrap()["secret"]["secretName"], "p-abcde-enrol");
         assert_eq!(instance["metadata"]["ownerReferences"][0]["uid"], "uid-1");
         assert_eq!(instance["metadata"]["labels"]["banlieue.io/member-uid"], "uid-1");
+    }
+
+    #[test]
+    fn a_member_without_an_interface_gets_masquerade_and_no_bridge() {
+        let mut pool = pool("p");
+        let masquerade = json!([{"name": "default", "masquerade": {}}]);
+        for absent in [None, Some(json!([]))] {
+            let spec = &mut pool.spec.template.kube_virt.as_mut().unwrap().spec;
+            if let Some(absent) = absent {
+                spec["domain"]["devices"]["interfaces"] = absent.clone();
+                spec.insert("networks".into(), absent);
+            }
+            let instance = instance(&pool, &member(&pool, "p-abcde", "uid-1"));
+            assert_eq!(instance["spec"]["domain"]["devices"]["interfaces"], masquerade);
+            assert_eq!(instance["spec"]["networks"], json!([{"name": "default", "pod": {}}]));
+        }
+        let spec = &mut pool.spec.template.kube_virt.as_mut().unwrap().spec;
+        let own = json!([{"name": "mine", "masquerade": {}, "model": "virtio"}]);
+        spec["domain"]["devices"]["interfaces"] = own.clone();
+        spec.insert("networks".into(), json!([{"name": "mine", "pod": {}}]));
+        let instance = instance(&pool, &member(&pool, "p-abcde", "uid-1"));
+        assert_eq!(instance["spec"]["domain"]["devices"]["interfaces"], own);
+        assert_eq!(instance["spec"]["networks"], json!([{"name": "mine", "pod": {}}]));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use banlieue_crds::conditions::{self, PoolCondition};
 use banlieue_crds::kubevirt::VirtualMachineInstance;
 use banlieue_crds::member::MemberPhase;
 use banlieue_crds::names::labels;
+use banlieue_crds::received::{Lighten, Unreadable};
 use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
@@ -22,6 +23,7 @@ use crate::schedule::Key;
 pub(super) fn change(index: &mut Index, change: Change, now: Timestamp) -> Vec<Key> {
     let scope = change.scope.as_str();
     match change.event {
+        ChangeEvent::Unreadable { kind, object } => unreadable(index, kind, &object),
         ChangeEvent::Pool(event) => match event {
             Event::Apply(object) | Event::InitApply(object) => pool(index, object),
             Event::Delete(object) => pool_gone(index, &ObjectKey::of(&object), &Index::uid_of(&object)),
@@ -155,8 +157,27 @@ pub(super) fn change(index: &mut Index, change: Change, now: Timestamp) -> Vec<K
     }
 }
 
+/// An object that cannot be read: what was known of it before stands until it is gone.
+fn unreadable(index: &mut Index, kind: &str, object: &Unreadable) -> Vec<Key> {
+    let meta = &object.metadata;
+    let uid = meta.uid.clone().unwrap_or_default();
+    let key = ObjectKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+    match (kind, object.deleted) {
+        ("virtualmachinepools", true) => pool_gone(index, &key, &uid),
+        ("virtualmachinepools", false) => index.pools.keep(&key, &uid),
+        ("poolmembers", true) => member_gone(index, &key, &uid),
+        ("poolmembers", false) => index.members.keep(&key, &uid),
+        ("virtualmachineclaims", true) => claim_gone(index, &key, &uid),
+        ("virtualmachineclaims", false) => index.claims.keep(&key, &uid),
+        ("virtualmachineinstances", true) => instance_gone(index, &key, &uid),
+        ("virtualmachineinstances", false) => index.instances.keep(&key, &uid),
+        _ => Vec::new(),
+    }
+}
+
 /// A pool. Its own status does not concern anybody, apart from what the attestor controller says in it.
-pub(super) fn pool(index: &mut Index, object: VirtualMachinePool) -> Vec<Key> {
+pub(super) fn pool(index: &mut Index, mut object: VirtualMachinePool) -> Vec<Key> {
+    object.lighten();
     let (key, uid) = (ObjectKey::of(&object), Index::uid_of(&object));
     let version = object.resource_version().unwrap_or_default();
     let meta = object.metadata.clone();
@@ -209,7 +230,8 @@ fn pool_and_all_of_it(index: &Index, key: &ObjectKey) -> Vec<Key> {
 }
 
 /// A member.
-pub(super) fn member(index: &mut Index, object: PoolMember) -> Vec<Key> {
+pub(super) fn member(index: &mut Index, mut object: PoolMember) -> Vec<Key> {
+    object.lighten();
     let (key, uid) = (ObjectKey::of(&object), Index::uid_of(&object));
     let version = object.resource_version().unwrap_or_default();
     let pool_key = key.sibling(&object.spec.pool_ref.name);
@@ -273,7 +295,8 @@ fn unlink_member(index: &mut Index, key: &ObjectKey, member: &PoolMember) {
 }
 
 /// A claim.
-pub(super) fn claim(index: &mut Index, object: VirtualMachineClaim) -> Vec<Key> {
+pub(super) fn claim(index: &mut Index, mut object: VirtualMachineClaim) -> Vec<Key> {
+    object.lighten();
     let (key, uid) = (ObjectKey::of(&object), Index::uid_of(&object));
     let version = object.resource_version().unwrap_or_default();
     let pool = key.sibling(&object.spec.pool_ref.name);

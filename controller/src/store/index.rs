@@ -146,6 +146,12 @@ impl Index {
         self.config_maps.is_scope_synced(namespace) && self.network_policies.is_scope_synced(namespace)
     }
 
+    /// ConfigMaps and NetworkPolicies of a namespace are not watched any more.
+    pub fn forget_namespace(&mut self, namespace: &str) {
+        self.config_maps.forget_scope(namespace);
+        self.network_policies.forget_scope(namespace);
+    }
+
     /// Namespaces that hold a pool.
     pub fn pool_namespaces(&self) -> BTreeSet<String> {
         self.pools.iter().map(|(key, _)| key.namespace.clone()).collect()
@@ -350,5 +356,49 @@ impl Index {
     /// Applies one watch event. Answers the keys that it concerns.
     pub fn apply(&mut self, change: super::Change, now: Timestamp) -> Vec<Key> {
         apply::change(self, change, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::testing::{at, claim, pool};
+    use crate::store::{Change, ChangeEvent};
+    use banlieue_crds::received::Unreadable;
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+
+    /// A claim may tell its workload much, and an annotation may hold a quarter of a megabyte.
+    #[test]
+    fn what_no_decision_reads_is_not_kept() {
+        let mut index = Index::new(1);
+        let mut claim = claim(&pool("p"), json!(null));
+        claim.spec.workload.args = vec!["x".repeat(4096); 256];
+        claim.spec.workload.env = vec![Default::default(); 256];
+        let annotations = [("big".to_owned(), "x".repeat(100_000)), ("banlieue.io/force-release".into(), "y".into())];
+        claim.metadata.annotations = Some(annotations.into());
+        index.put_claim(claim.clone());
+        let kept = index.claim(&ObjectKey::of(&claim)).unwrap();
+        assert!(serde_json::to_string(&*kept).unwrap().len() < 2000);
+        assert_eq!(kept.annotations().keys().collect::<Vec<_>>(), ["banlieue.io/force-release"]);
+        assert_eq!(kept.spec.workload.image, claim.spec.workload.image);
+    }
+
+    #[test]
+    fn a_pool_that_cannot_be_read_stands_as_it_was_until_it_is_gone() {
+        let mut index = Index::new(1);
+        let object = pool("p");
+        let tell = |index: &mut Index, event| index.apply(Change { scope: String::new(), event }, at(0));
+        let unreadable = |deleted| ChangeEvent::Unreadable {
+            kind: "virtualmachinepools",
+            object: Box::new(Unreadable { metadata: object.metadata.clone(), why: "too deep".into(), deleted }),
+        };
+        index.put_pool(object.clone());
+        for event in [ChangeEvent::Pool(Event::Init), unreadable(false), ChangeEvent::Pool(Event::InitDone)] {
+            tell(&mut index, event);
+        }
+        assert!(index.pool(&ObjectKey::of(&object)).is_some());
+        tell(&mut index, unreadable(true));
+        assert!(index.pool(&ObjectKey::of(&object)).is_none());
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::ObjectKey;
+use crate::schedule::Key;
 
 /// Where an object came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +98,22 @@ impl<T> Table<T> {
         if self.objects.get(key).is_some_and(|stored| stored.uid == uid) { self.objects.remove(key) } else { None }
     }
 
+    /// A list or event showed this life of a name, though not so that it could be read: it is still there. Concerns
+    /// nobody.
+    pub fn keep(&mut self, key: &ObjectKey, uid: &str) -> Vec<Key> {
+        let list = self.lists.get(&key.namespace).or_else(|| self.lists.get("")).copied().unwrap_or(0);
+        if let Some(old) = self.objects.get_mut(key).filter(|old| old.uid == uid) {
+            old.seen = list;
+        }
+        Vec::new()
+    }
+
+    /// A scope is not watched any more: nothing is known of it.
+    pub fn forget_scope(&mut self, scope: &str) {
+        self.synced.remove(scope);
+        self.objects.retain(|key, _| key.namespace != scope);
+    }
+
     /// A relist of a scope begins.
     pub fn begin_list(&mut self, scope: &str) {
         let list = self.lists.entry(scope.to_owned()).or_default();
@@ -187,6 +204,32 @@ mod tests {
         assert!(table.upsert(key(), "v", "7", "second life").is_some());
         table.remove(&key(), "u");
         assert_eq!(*table.get(&key()).unwrap().object, "second life", "a late deletion of the first life");
+    }
+
+    #[test]
+    fn what_cannot_be_read_any_more_stands_as_it_was() {
+        let mut table = Table::default();
+        table.upsert(key(), "u", "5", "as it was");
+        table.begin_list("");
+        table.keep(&key(), "another life");
+        table.keep(&key(), "u");
+        assert!(table.end_list("").is_empty());
+        assert_eq!(*table.get(&key()).unwrap().object, "as it was");
+        table.begin_list("");
+        assert_eq!(table.end_list("").len(), 1);
+    }
+
+    #[test]
+    fn a_scope_that_is_not_watched_is_not_known() {
+        let mut table = Table::default();
+        for namespace in ["a", "b"] {
+            table.begin_list(namespace);
+            table.upsert(ObjectKey::new(namespace, "x"), namespace, "5", namespace);
+            table.end_list(namespace);
+        }
+        table.forget_scope("a");
+        assert!(!table.is_scope_synced("a") && table.is_scope_synced("b"));
+        assert_eq!(table.len(), 1);
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use banlieue_crds::kubevirt::VirtualMachineInstance;
 use banlieue_crds::names::labels;
+use banlieue_crds::received::{Lighten, Received, Unreadable, readable};
 use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool};
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{Api, PartialObjectMeta};
@@ -43,6 +44,13 @@ pub enum ChangeEvent {
     ConfigMap(Event<PartialObjectMeta<ConfigMap>>),
     /// Of a NetworkPolicy of ours, without its content.
     NetworkPolicy(Event<PartialObjectMeta<NetworkPolicy>>),
+    /// Of an object that does not fit its type. What was known of it before still stands.
+    Unreadable {
+        /// The kind's plural.
+        kind: &'static str,
+        /// What is known of it.
+        object: Box<Unreadable>,
+    },
 }
 
 impl ChangeEvent {
@@ -57,6 +65,7 @@ impl ChangeEvent {
             ChangeEvent::Node(_) => "nodes",
             ChangeEvent::ConfigMap(_) => "configmaps",
             ChangeEvent::NetworkPolicy(_) => "networkpolicies",
+            ChangeEvent::Unreadable { kind, .. } => kind,
         }
     }
 }
@@ -79,14 +88,14 @@ pub fn start(client: &Client, namespaces: &[String], changes: mpsc::Sender<Chang
     for scope in scopes(namespaces) {
         let ours = Config::default().labels(labels::POOL);
         let run = Run { scope: scope.clone().unwrap_or_default(), changes: changes.clone(), stop: stop.clone() };
-        run.spawn(watcher(api::<VirtualMachinePool>(client, &scope), Config::default()), strip, ChangeEvent::Pool);
-        run.spawn(watcher(api::<PoolMember>(client, &scope), Config::default()), strip, ChangeEvent::Member);
-        run.spawn(watcher(api::<VirtualMachineClaim>(client, &scope), Config::default()), strip, ChangeEvent::Claim);
-        run.spawn(watcher(api::<VirtualMachineInstance>(client, &scope), ours.clone()), strip, ChangeEvent::Instance);
-        run.spawn(watcher(api::<Pod>(client, &scope), ours), strip_pod, ChangeEvent::Pod);
+        run.spawn(watcher(api(client, &scope), Config::default()), VirtualMachinePool::lighten, ChangeEvent::Pool);
+        run.spawn(watcher(api(client, &scope), Config::default()), PoolMember::lighten, ChangeEvent::Member);
+        run.spawn(watcher(api(client, &scope), Config::default()), VirtualMachineClaim::lighten, ChangeEvent::Claim);
+        run.spawn(watcher(api(client, &scope), ours.clone()), strip::<VirtualMachineInstance>, ChangeEvent::Instance);
+        run.spawn(watcher(api(client, &scope), ours), strip_pod, ChangeEvent::Pod);
     }
     let run = Run { scope: String::new(), changes, stop: stop.clone() };
-    run.spawn(watcher(Api::<Node>::all(client.clone()), Config::default()), strip_node, ChangeEvent::Node);
+    run.spawn(watcher(Api::all(client.clone()), Config::default()), strip_node, ChangeEvent::Node);
 }
 
 /// Starts the watches of one pool namespace: ConfigMaps and NetworkPolicies, on which the controller has no rights
@@ -95,17 +104,16 @@ pub fn start_namespace(client: &Client, namespace: &str, changes: mpsc::Sender<C
     let run = Run { scope: namespace.to_owned(), changes, stop: stop.clone() };
     let scope = Some(namespace.to_owned());
     let ours = Config::default().labels(labels::POOL);
-    let (maps, policies) =
-        (api::<PartialObjectMeta<ConfigMap>>(client, &scope), api::<PartialObjectMeta<NetworkPolicy>>(client, &scope));
-    run.spawn(watcher(maps, Config::default()), strip, ChangeEvent::ConfigMap);
-    run.spawn(watcher(policies, ours), strip, ChangeEvent::NetworkPolicy);
+    run.spawn(watcher(api(client, &scope), Config::default()), strip, ChangeEvent::ConfigMap);
+    run.spawn(watcher(api(client, &scope), ours), strip, ChangeEvent::NetworkPolicy);
 }
 
 fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
     if namespaces.is_empty() { vec![None] } else { namespaces.iter().cloned().map(Some).collect() }
 }
 
-fn api<K>(client: &Client, scope: &Option<String>) -> Api<K>
+/// One object that does not fit its type must not stop the watch of its kind, so all are read as [`Received`].
+fn api<K>(client: &Client, scope: &Option<String>) -> Api<Received<K>>
 where
     K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
     K::DynamicType: Default,
@@ -125,7 +133,7 @@ struct Run {
 impl Run {
     fn spawn<K>(
         &self,
-        stream: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+        stream: impl Stream<Item = watcher::Result<Event<Received<K>>>> + Send + 'static,
         strip: fn(&mut K),
         wrap: fn(Event<K>) -> ChangeEvent,
     ) where
@@ -133,8 +141,7 @@ impl Run {
     {
         let (scope, changes, stop) = (self.scope.clone(), self.changes.clone(), self.stop.clone());
         tokio::spawn(async move {
-            let stream = stream.backoff(DefaultBackoff::default()).map_ok(move |event| stripped(event, strip));
-            let mut stream = std::pin::pin!(stream);
+            let mut stream = std::pin::pin!(stream.backoff(DefaultBackoff::default()));
             let mut failing = false;
             loop {
                 let next = tokio::select! {
@@ -144,7 +151,15 @@ impl Run {
                 match next {
                     Some(Ok(event)) => {
                         failing = false;
-                        if changes.send(Change { scope: scope.clone(), event: wrap(event) }).await.is_err() {
+                        let event = match readable(event) {
+                            Ok(event) => wrap(stripped(event, strip)),
+                            Err(object) => {
+                                let kind = wrap(Event::Init).kind();
+                                warn!(kind, error = %object, "an object is left out");
+                                ChangeEvent::Unreadable { kind, object }
+                            }
+                        };
+                        if changes.send(Change { scope: scope.clone(), event }).await.is_err() {
                             return;
                         }
                     }
@@ -177,7 +192,7 @@ fn stripped<K>(event: Event<K>, strip: fn(&mut K)) -> Event<K> {
     }
 }
 
-fn strip(object: &mut impl ResourceExt) {
+fn strip<K: ResourceExt>(object: &mut K) {
     object.managed_fields_mut().clear();
 }
 

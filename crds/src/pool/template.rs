@@ -1,6 +1,7 @@
 //! What a member is made of.
 
-use crate::shared::{annotation_map, label_map, preserved_object};
+use super::instance_schema::instance_spec;
+use crate::shared::{annotation_map, label_map};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,11 +25,13 @@ pub struct PoolTemplate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TemplateMetadata {
-    /// Labels; keys under `banlieue.io/` are ours and are refused with `TemplateInvalid`.
+    /// Labels. Keys under `app.kubernetes.io/`, and those that the operator of the controller allows with
+    /// `--allow-template-key-prefix`; others are refused with `TemplateInvalid` and the key, for such keys steer what
+    /// becomes of the launcher pod.
     #[serde(default)]
     #[schemars(schema_with = "label_map")]
     pub labels: BTreeMap<String, String>,
-    /// Annotations; KubeVirt's hook annotations and keys under `banlieue.io/` are refused with `TemplateInvalid`.
+    /// Annotations, with keys as for labels.
     #[serde(default)]
     #[schemars(schema_with = "annotation_map")]
     pub annotations: BTreeMap<String, String>,
@@ -38,9 +41,9 @@ pub struct TemplateMetadata {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeVirtTemplate {
-    /// A kubevirt.io/v1 VirtualMachineInstanceSpec. The controller judges it by an allow-list and refuses the rest with
-    /// `TemplateInvalid` and the field's name.
-    #[schemars(schema_with = "preserved_object")]
+    /// The fields of a kubevirt.io/v1 VirtualMachineInstanceSpec that stand in `docs/define-a-pool.md`. The controller
+    /// refuses the rest with `TemplateInvalid` and the field's name; what not even the schema knows, the API server drops.
+    #[schemars(schema_with = "instance_spec")]
     pub spec: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -48,8 +51,8 @@ pub struct KubeVirtTemplate {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KataTemplate {
-    /// A core/v1 PodTemplateSpec, judged by the controller.
-    #[schemars(schema_with = "preserved_object")]
+    /// Will be a core/v1 PodTemplateSpec. Kata members are not supported yet, so nothing in it is kept.
+    #[schemars(schema_with = "nothing")]
     pub pod_template: serde_json::Map<String, serde_json::Value>,
     /// RuntimeClass of the pods.
     #[serde(default = "runtime_class")]
@@ -75,6 +78,11 @@ impl PoolTemplate {
             _ => None,
         }
     }
+}
+
+/// An object that holds nothing: the API server drops what is in it.
+fn nothing(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "object", "properties": {} })
 }
 
 fn runtime_class() -> String {

@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use banlieue_crds::received::Received;
 use banlieue_crds::{EndorsementReport, PoolMember, VirtualMachineClaim, VirtualMachinePool};
 use banlieue_protocol::names::{Cluster, TrustDomain};
 use banlieue_spire::{Client as SpireClient, Config as SpireConfig};
@@ -123,9 +124,9 @@ impl Parts {
         // A pool's policy, revocations or age limit concern all its members.
         let of_pool = members.clone();
         let controller = controller.watches(
-            Api::<VirtualMachinePool>::all(client.clone()),
+            Api::<Received<VirtualMachinePool>>::all(client.clone()),
             WatchConfig::default(),
-            move |pool: VirtualMachinePool| {
+            move |pool: Received<VirtualMachinePool>| {
                 let (namespace, name) = (pool.namespace(), pool.name_any());
                 of_pool
                     .state_filter(|member| member.metadata.namespace == namespace && member.spec.pool_ref.name == name)
