@@ -265,16 +265,20 @@ impl Cluster {
     /// # Errors
     /// When nobody knows.
     pub async fn retake_slot(&self, namespace: &str, slot: &str, claim: &str) -> Result<Option<Taken>, CallError> {
-        let Some(mut lease) = self.get::<Lease>(namespace, slot).await? else { return Ok(None) };
-        if lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()) != Some(claim) {
-            return Ok(None);
-        }
-        lease.spec = Some(holder(claim));
         let call = format!("retaking slot {namespace}/{slot}");
-        let outcome = limited(&call, self.api::<Lease>(namespace).replace(slot, &post(), &lease)).await;
-        match outcome {
-            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(None),
-            other => other.map(|lease| taken(&lease)),
+        loop {
+            let Some(mut lease) = self.get::<Lease>(namespace, slot).await? else { return Ok(None) };
+            if lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()) != Some(claim) {
+                return Ok(None);
+            }
+            lease.spec = Some(holder(claim));
+            match limited(&call, self.api::<Lease>(namespace).replace(slot, &post(), &lease)).await {
+                Err(error) if error.code() == Some(404) => return Ok(None),
+                // Another attempt for the same claim wrote it in between: it is as much ours as before. Of those that
+                // write at once one succeeds each time, so this ends.
+                Err(error) if error.code() == Some(409) => {}
+                other => return other.map(|lease| taken(&lease)),
+            }
         }
     }
 
