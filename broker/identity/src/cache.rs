@@ -1,25 +1,28 @@
 //! When to fetch an issuer's keys, when to wait, when to use what is held, when to give up.
 //!
-//! A state machine without a clock and without I/O; [`crate::fetch`] drives it. It keeps two promises: at any moment at
-//! most one fetch is under way for an issuer, and one begins at most every [`Limits::floor`], whatever callers send.
+//! A state machine without a clock and without I/O, driven from outside. It keeps three promises: at any moment at most
+//! one fetch is under way for an issuer; one begins at most every [`Limits::floor`], whatever callers send; and nobody
+//! whose key is held waits for the issuer, however long that takes to answer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::fetch::Failure;
+use crate::discovery::Failure;
 
 /// How long things are kept, waited for and spaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Keys are used without asking again for this long.
     pub fresh: Duration,
-    /// Keys are used for this long when asking again fails: how long a revoked key survives an outage.
+    /// Keys are used for this long at most, counted from when their fetch ended. Between `fresh` and this they are used
+    /// while they are asked for again: how long a key that the issuer took back survives an outage.
     pub stale: Duration,
     /// From the start of one fetch to the start of the next, when keys are held.
     pub floor: Duration,
     /// From the start of one fetch to the start of the next, when none are: nobody can be served until one succeeds.
     pub retry: Duration,
-    /// One request, from connecting to the last byte of the body.
+    /// One request, from connecting to the last byte of the body. A fetch is two of them, and is broken off after three
+    /// times this, whatever it hangs in.
     pub timeout: Duration,
 }
 
@@ -40,6 +43,8 @@ impl Default for Limits {
 pub(crate) enum Plan {
     /// Use what is held, or fail with what is known: [`Cache::settle`].
     Settle,
+    /// Begin a fetch (it counts as begun), and settle without waiting for it.
+    Refresh,
     /// Wait for the fetch that is under way, then settle.
     Wait,
     /// Begin a fetch (it counts as begun), wait for it, then settle.
@@ -68,24 +73,25 @@ impl<T> Default for Cache<T> {
 impl<T> Cache<T> {
     /// What a caller does that needs something which `has` says what is held has.
     pub fn plan(&mut self, now: Instant, limits: &Limits, has: impl FnOnce(&T) -> bool) -> Plan {
-        let fresh = self.held_within(now, limits.fresh);
-        if fresh.is_some_and(has) {
+        let usable = self.held_within(now, limits.stale);
+        let (held, has) = (usable.is_some(), usable.is_some_and(has));
+        if has && self.held_within(now, limits.fresh).is_some() {
             return Plan::Settle;
         }
         if self.fetching {
-            return Plan::Wait;
+            return if has { Plan::Settle } else { Plan::Wait };
         }
-        let floor = if self.held_within(now, limits.stale).is_some() { limits.floor } else { limits.retry };
+        let floor = if held { limits.floor } else { limits.retry };
         if self.begun.is_some_and(|begun| now.saturating_duration_since(begun) < floor) {
             return Plan::Settle;
         }
         self.begun = Some(now);
         self.fetching = true;
         self.fetches += 1;
-        Plan::Fetch
+        if has { Plan::Refresh } else { Plan::Fetch }
     }
 
-    /// The fetch that [`Plan::Fetch`] began has ended.
+    /// The fetch that [`Plan::Fetch`] or [`Plan::Refresh`] began has ended.
     pub fn ended(&mut self, now: Instant, result: Result<T, Failure>) {
         self.fetching = false;
         match result {
@@ -176,7 +182,21 @@ mod tests {
     fn what_is_held_is_used_until_it_is_no_longer_fresh() {
         let (mut cache, clock) = filled();
         assert_eq!(cache.plan(clock.at(599), &LIMITS, |_| true), Plan::Settle);
-        assert_eq!(cache.plan(clock.at(600), &LIMITS, |_| true), Plan::Fetch);
+        assert_eq!(cache.plan(clock.at(600), &LIMITS, |_| true), Plan::Refresh);
+    }
+
+    #[test]
+    fn nobody_whose_key_is_held_waits() {
+        let (mut cache, clock) = filled();
+        assert_eq!(cache.plan(clock.at(600), &LIMITS, |_| true), Plan::Refresh);
+        for second in 600..3600 {
+            assert_eq!(cache.plan(clock.at(second), &LIMITS, |_| true), Plan::Settle, "one refresh, and it hangs");
+            assert_eq!(*cache.settle(clock.at(second), &LIMITS).unwrap().0, "a");
+        }
+        assert_eq!(cache.plan(clock.at(601), &LIMITS, |_| false), Plan::Wait, "an unknown key may be in what comes");
+        assert_eq!(cache.plan(clock.at(3600), &LIMITS, |_| true), Plan::Wait, "too old to be used");
+        cache.ended(clock.at(3601), Ok("b"));
+        assert_eq!(*cache.settle(clock.at(3601), &LIMITS).unwrap().0, "b");
     }
 
     #[test]
@@ -194,7 +214,7 @@ mod tests {
     #[test]
     fn an_outage_is_outlived_for_an_hour() {
         let (mut cache, clock) = filled();
-        assert_eq!(cache.plan(clock.at(600), &LIMITS, |_| true), Plan::Fetch);
+        assert_eq!(cache.plan(clock.at(600), &LIMITS, |_| true), Plan::Refresh);
         cache.ended(clock.at(605), Err(down()));
         assert_eq!(cache.plan(clock.at(606), &LIMITS, |_| true), Plan::Settle);
         let (held, failure) = cache.settle(clock.at(606), &LIMITS).unwrap();
@@ -219,7 +239,7 @@ mod tests {
 
     proptest! {
         /// Whatever is asked, whenever fetches end and however: never two at once, never two within the shorter floor,
-        /// and nobody waits for a fetch that is not under way.
+        /// and nobody waits for a fetch that is not under way, or with a key in hand.
         #[test]
         fn fetches_are_single_and_spaced(steps in prop::collection::vec((0_u64..4, any::<bool>(), 0_u8..4), 1..200)) {
             let clock = Clock(Instant::now());
@@ -230,13 +250,17 @@ mod tests {
                     0 if open => { cache.ended(clock.at(now), Ok(())); open = false; }
                     1 if open => { cache.ended(clock.at(now), Err(down())); open = false; }
                     _ => match cache.plan(clock.at(now), &LIMITS, |()| known) {
-                        Plan::Fetch => {
+                        plan @ (Plan::Fetch | Plan::Refresh) => {
                             prop_assert!(!open);
+                            let usable = cache.settle(clock.at(now), &LIMITS).is_ok();
+                            prop_assert_eq!(plan == Plan::Refresh, known && usable);
                             let floor = if cache.held(clock.at(now)).is_some() { 10 } else { 1 };
                             prop_assert!(last.is_none_or(|last| now - last >= floor));
                             (open, last) = (true, Some(now));
                         }
-                        Plan::Wait => prop_assert!(open),
+                        Plan::Wait => {
+                            prop_assert!(open && !(known && cache.settle(clock.at(now), &LIMITS).is_ok()));
+                        }
                         Plan::Settle => {}
                     },
                 }

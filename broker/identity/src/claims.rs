@@ -4,8 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 
-use crate::refusal::Refusal;
-use crate::token::malformed;
+use crate::refusal::{Refusal, malformed};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Claims<'a>(pub &'a Map<String, Value>);

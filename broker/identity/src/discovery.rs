@@ -15,7 +15,7 @@ use url::Url;
 
 use crate::config::check_url;
 use crate::keys::{self, KeySet, KeysError};
-use crate::token::shown;
+use crate::refusal::shown;
 
 /// The largest discovery document that is read, in bytes.
 pub const MAX_DISCOVERY_BYTES: usize = 64 * 1024;

@@ -11,8 +11,8 @@ use crate::caller::Caller;
 use crate::config::{Issuer, problems};
 use crate::discovery::{self, Discovery, Fetched};
 use crate::judge::accept;
-use crate::refusal::{Refusal, RefusalReason};
-use crate::token::{Unverified, shown};
+use crate::refusal::{Refusal, RefusalReason, shown};
+use crate::token::Unverified;
 
 pub use crate::cache::Limits;
 pub use crate::discovery::Failure;
@@ -109,7 +109,8 @@ impl Issuers {
         Ok(self)
     }
 
-    /// Who sends this token, at this time. It waits for the issuer's keys, at most as long as two requests may take.
+    /// Who sends this token, at this time. It waits for the issuer only when the token's key is not held, and at most as
+    /// long as a fetch may take; keys that are held and not older than [`Limits::stale`] are used while newer ones come.
     ///
     /// # Errors
     /// The refusal, ready to be answered.
@@ -184,6 +185,7 @@ impl Source {
         match plan {
             Plan::Settle => {}
             Plan::Wait => drop(ended.changed().await),
+            Plan::Refresh => drop(tokio::spawn(Flight::begin(self).run())),
             Plan::Fetch => {
                 // A task of its own: a caller that goes away must not take everybody's fetch with it.
                 tokio::spawn(Flight::begin(self).run());
@@ -240,7 +242,10 @@ impl Flight {
     async fn run(mut self) {
         let (issuer, limits) = (&self.source.issuer, &self.source.limits);
         let (url, discovery_url) = (issuer.url.clone(), issuer.discovery_url());
-        let result = discovery::fetch(url, discovery_url, issuer.ca_file.clone(), limits.timeout).await;
+        let fetch = discovery::fetch(url, discovery_url, issuer.ca_file.clone(), limits.timeout);
+        // Each request has its own limit; this one is for whatever else may hang, a file on a dead disk too.
+        let result =
+            tokio::time::timeout(limits.timeout.saturating_mul(3), fetch).await.unwrap_or(Err(Failure::Interrupted));
         match &result {
             Ok(fetched) => tracing::info!(issuer = issuer.name, keys = fetched.keys.usable(), "fetched keys"),
             Err(failure) => tracing::warn!(issuer = issuer.name, %failure, "fetching keys failed"),

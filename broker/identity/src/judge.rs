@@ -9,9 +9,9 @@ use crate::caller::{Caller, Path};
 use crate::claims::Claims;
 use crate::config::{Accepts, Issuer};
 use crate::keys::KeySet;
-use crate::refusal::{Refusal, RefusalReason};
+use crate::refusal::{Refusal, RefusalReason, shown};
 use crate::subject::SubjectKey;
-use crate::token::{Header, Unverified, Verified, shown};
+use crate::token::{Header, Unverified, Verified};
 
 /// How far the issuer's clock and ours may be apart.
 pub const SKEW: Duration = Duration::from_secs(60);

@@ -10,8 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::config::Algorithm;
-use crate::refusal::{Refusal, RefusalReason};
-use crate::token::shown;
+use crate::refusal::{Refusal, RefusalReason, shown};
 
 /// The largest key set that is read, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024;

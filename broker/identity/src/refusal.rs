@@ -163,6 +163,20 @@ impl Refusal {
     }
 }
 
+/// A foreign text in a sentence: quoted, escaped, short.
+pub(crate) fn shown(text: &str) -> String {
+    const MOST: usize = 64;
+    match text.char_indices().nth(MOST) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?}…", text.get(..end).unwrap_or_default()),
+    }
+}
+
+/// A token that is none.
+pub(crate) fn malformed(detail: impl Into<String>) -> Refusal {
+    Refusal::new(RefusalReason::TokenMalformed, detail)
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.reason.as_str(), self.detail)

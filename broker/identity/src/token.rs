@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::config::{Algorithm, Issuer};
 use crate::keys::Key;
-use crate::refusal::{Refusal, RefusalReason};
+use crate::refusal::{Refusal, RefusalReason, malformed, shown};
 
 /// The longest token that is looked at, in bytes.
 pub const MAX_BYTES: usize = 16 * 1024;
@@ -166,19 +166,6 @@ impl fmt::Debug for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Verified").field("header", &self.header).finish_non_exhaustive()
     }
-}
-
-/// A foreign text in a sentence: quoted, escaped, short.
-pub(crate) fn shown(text: &str) -> String {
-    const MOST: usize = 64;
-    match text.char_indices().nth(MOST) {
-        None => format!("{text:?}"),
-        Some((end, _)) => format!("{:?}…", text.get(..end).unwrap_or_default()),
-    }
-}
-
-pub(crate) fn malformed(detail: impl Into<String>) -> Refusal {
-    Refusal::new(RefusalReason::TokenMalformed, detail)
 }
 
 fn parse_header(header: &Map<String, Value>) -> Result<Header, Refusal> {
