@@ -38,7 +38,7 @@ impl Controller {
                 let standing = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
                 let said = conditions::find(standing, ClaimCondition::Bound)
                     .is_some_and(|condition| condition.reason == reason.as_str());
-                let conditions = with(claim, ClaimCondition::Bound, false, reason.as_str(), message.clone(), now);
+                let conditions = with(claim, [(ClaimCondition::Bound, false, reason.as_str(), message.clone())], now);
                 let status = json!({
                     "phase": ClaimPhase::Pending, "queuePosition": position, "conditions": conditions,
                 });
@@ -50,9 +50,12 @@ impl Controller {
                 Ok(())
             }
             ClaimIntent::Fail { reason, message } => {
-                let mut conditions = with(claim, ClaimCondition::Bound, false, reason.as_str(), message.clone(), now);
                 let nothing = "no member was bound".to_owned();
-                set(&mut conditions, claim, ClaimCondition::Destroyed, true, reason.as_str(), nothing, now);
+                let said = [
+                    (ClaimCondition::Bound, false, reason.as_str(), message.clone()),
+                    (ClaimCondition::Destroyed, true, reason.as_str(), nothing),
+                ];
+                let conditions = with(claim, said, now);
                 let status = json!({
                     "phase": ClaimPhase::Failed, "terminationReason": reason, "queuePosition": null,
                     "conditions": conditions,
@@ -74,7 +77,7 @@ impl Controller {
                 if verify && self.member_lives(snapshot).await? {
                     return Ok(());
                 }
-                let conditions = with(claim, ClaimCondition::Bound, false, reason.as_str(), message.clone(), now);
+                let conditions = with(claim, [(ClaimCondition::Bound, false, reason.as_str(), message.clone())], now);
                 let status = json!({
                     "phase": ClaimPhase::Releasing, "terminationReason": reason, "conditions": conditions,
                 });
@@ -161,10 +164,10 @@ impl Controller {
         let phase = reason.terminal_phase();
         let conditions = if forced {
             let text = "an operator asked not to wait: the member was not verified gone".to_owned();
-            with(claim, ClaimCondition::Destroyed, false, "ForceReleased", text, now)
+            with(claim, [(ClaimCondition::Destroyed, false, "ForceReleased", text)], now)
         } else {
             let text = steps_text(claim, &snapshot.steps, now);
-            with(claim, ClaimCondition::Destroyed, true, reason.as_str(), text, now)
+            with(claim, [(ClaimCondition::Destroyed, true, reason.as_str(), text)], now)
         };
         let status = json!({ "phase": phase, "terminationReason": reason, "conditions": conditions });
         self.write_claim(claim, status).await?;
@@ -258,29 +261,17 @@ impl Controller {
     }
 }
 
-fn with(
+/// The claim's conditions with these said anew.
+fn with<const N: usize>(
     claim: &VirtualMachineClaim,
-    type_: ClaimCondition,
-    holds: bool,
-    reason: &str,
-    message: String,
+    said: [(ClaimCondition, bool, &str, String); N],
     now: Timestamp,
 ) -> Vec<Condition> {
     let mut list = claim.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
-    set(&mut list, claim, type_, holds, reason, message, now);
+    for (type_, holds, reason, message) in said {
+        conditions::set(&mut list, condition(type_, holds, reason, message, claim.metadata.generation, now));
+    }
     list
-}
-
-fn set(
-    list: &mut Vec<Condition>,
-    claim: &VirtualMachineClaim,
-    type_: ClaimCondition,
-    holds: bool,
-    reason: &str,
-    message: String,
-    now: Timestamp,
-) {
-    conditions::set(list, condition(type_, holds, reason, message, claim.metadata.generation, now));
 }
 
 /// When each step of the end was done. What this process did not see itself (it started in between) is left out.

@@ -10,7 +10,7 @@ use banlieue_crds::pool::FailureRecord;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
-use super::pool_status::silent_attestor;
+use super::attestor;
 use super::population::ready_at;
 use super::{Tuning, plus};
 use crate::schedule::Backoff;
@@ -70,7 +70,7 @@ pub fn budget(snapshot: &PoolSnapshot, current: &str, now: Timestamp, tuning: &T
         }
         // A failure of an older revision says nothing about this one, and one while nobody can be attested says nothing
         // about the pool.
-        if member.member.spec.revision == current && silent_attestor(snapshot).is_none() {
+        if member.member.spec.revision == current && attestor::silent(&snapshot.pool).is_none() {
             record.consecutive = record.consecutive.saturating_add(1);
             record.last_failed_at = Some(MicroTime(now));
             record.last_message = failure_of(member);

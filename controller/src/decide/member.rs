@@ -1,14 +1,15 @@
 //! A member's life until its deletion is asked for.
 
 use banlieue_crds::claim::ClaimPhase;
-use banlieue_crds::conditions::{self, MemberReason, PoolCondition};
+use banlieue_crds::conditions::MemberReason;
 use banlieue_crds::kubevirt::InstancePhase;
 use banlieue_crds::member::MemberPhase;
 use banlieue_crds::names::{MemberState, labels};
-use banlieue_crds::{PoolMember, VirtualMachinePool};
+use banlieue_crds::PoolMember;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
+use super::attestor;
 use super::gate::{Attested, attested, node_trouble, quarantine_reason};
 use super::status::MemberDraft;
 use super::{after, revision, sooner};
@@ -289,7 +290,7 @@ fn timeouts(snapshot: &MemberSnapshot, instance: &InstanceFacts, draft: &mut Mem
             draft.wake = sooner(draft.wake, Some(until));
             return;
         }
-        match attestor(pool) {
+        match attestor::answers(pool) {
             Some((false, _)) => return,
             Some((true, since)) => answers_since = Some(since),
             None => {}
@@ -315,11 +316,4 @@ fn timeouts(snapshot: &MemberSnapshot, instance: &InstanceFacts, draft: &mut Mem
     } else {
         draft.wake = sooner(limit, judged);
     }
-}
-
-/// Whether the attestor answers, by the attestor controller's word on the pool, and since when.
-fn attestor(pool: &VirtualMachinePool) -> Option<(bool, Timestamp)> {
-    let conditions = pool.status.as_ref().map(|status| status.conditions.as_slice())?;
-    let reachable = conditions::find(conditions, PoolCondition::AttestorReachable)?;
-    Some((reachable.status == "True", reachable.last_transition_time.0))
 }

@@ -2,6 +2,7 @@
 //!
 //! Nothing here has a client, a clock or randomness of its own, so every rule is tested as a table.
 
+mod attestor;
 mod budget;
 mod claim;
 mod destroy;

@@ -2,9 +2,10 @@
 
 use banlieue_crds::conditions::{self, PoolCondition, PoolReason, condition};
 use banlieue_crds::names::labels;
-use banlieue_crds::pool::{AttestationMode, VirtualMachinePoolStatus};
+use banlieue_crds::pool::VirtualMachinePoolStatus;
 use jiff::Timestamp;
 
+use super::attestor::silent;
 use super::budget::Budget;
 use super::member::image_trouble;
 use super::population::Population;
@@ -141,9 +142,7 @@ pub(super) fn status(
             PoolReason::MaxReplicasReached,
             format!("maxReplicas is {} and as many members live", pool.spec.max_replicas),
         ),
-        _ if silent_attestor(snapshot).is_some() => {
-            (PoolReason::NotAnswering, silent_attestor(snapshot).unwrap_or_default())
-        }
+        _ if silent(&snapshot.pool).is_some() => (PoolReason::NotAnswering, silent(&snapshot.pool).unwrap_or_default()),
         _ => {
             let cause = failing.clone().map(|text| format!("; {text}")).unwrap_or_default();
             (PoolReason::Filling, format!("{} of {wanted} are warm{cause}", population.warm.len()))
@@ -161,16 +160,6 @@ pub(super) fn status(
         say(PoolCondition::Progressing, false, if short { reason } else { PoolReason::Settled }, message);
     }
     status
-}
-
-/// The attestor controller's word that nobody can be attested now, for a pool that asks for evidence.
-pub(super) fn silent_attestor(snapshot: &PoolSnapshot) -> Option<String> {
-    if snapshot.pool.spec.attestation.mode == AttestationMode::None {
-        return None;
-    }
-    let conditions = snapshot.pool.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let reachable = conditions::find(conditions, PoolCondition::AttestorReachable)?;
-    (reachable.status == "False").then(|| format!("the attestor does not answer: {}", reachable.message))
 }
 
 fn unschedulable(population: &Population<'_>) -> Option<(PoolReason, String)> {
@@ -196,7 +185,7 @@ mod tests {
     use super::*;
     use crate::decide::testing::{at, pool, pool_snapshot};
     use crate::decide::{PoolIntent, PoolPlan, Tuning};
-    use banlieue_crds::pool::NetworkPolicyMode;
+    use banlieue_crds::pool::{AttestationMode, NetworkPolicyMode};
     use std::sync::Arc;
 
     fn said(plan: &PoolPlan, type_: PoolCondition) -> (String, String) {

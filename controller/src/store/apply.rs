@@ -19,8 +19,55 @@ use super::table::Stored;
 use super::watch::{Change, ChangeEvent};
 use crate::schedule::Key;
 
-/// Applies one watch event.
-pub(super) fn change(index: &mut Index, change: Change, now: Timestamp) -> Vec<Key> {
+impl Index {
+    /// Applies one watch event. Answers the keys that it concerns.
+    pub fn apply(&mut self, change: Change, now: Timestamp) -> Vec<Key> {
+        take(self, change, now)
+    }
+
+    /// Stores a pool that a call answered.
+    pub fn put_pool(&mut self, object: VirtualMachinePool) -> Vec<Key> {
+        pool(self, object)
+    }
+
+    /// Stores a member that a call answered.
+    pub fn put_member(&mut self, object: PoolMember) -> Vec<Key> {
+        member(self, object)
+    }
+
+    /// Stores a claim that a call answered.
+    pub fn put_claim(&mut self, object: VirtualMachineClaim) -> Vec<Key> {
+        claim(self, object)
+    }
+
+    /// Stores an instance that a call answered.
+    pub fn put_instance(&mut self, object: &VirtualMachineInstance) -> Vec<Key> {
+        instance(self, object)
+    }
+
+    /// A call answered that this life of a member is gone.
+    pub fn drop_member(&mut self, key: &ObjectKey, uid: &str) -> Vec<Key> {
+        member_gone(self, key, uid)
+    }
+
+    /// A call answered that this life of a claim is gone.
+    pub fn drop_claim(&mut self, key: &ObjectKey, uid: &str) -> Vec<Key> {
+        claim_gone(self, key, uid)
+    }
+
+    /// A call answered that this life of an instance is gone.
+    pub fn drop_instance(&mut self, key: &ObjectKey, uid: &str) -> Vec<Key> {
+        instance_gone(self, key, uid)
+    }
+
+    /// A call answered that this life of a pool is gone.
+    pub fn drop_pool(&mut self, key: &ObjectKey, uid: &str) -> Vec<Key> {
+        pool_gone(self, key, uid)
+    }
+}
+
+/// One watch event.
+fn take(index: &mut Index, change: Change, now: Timestamp) -> Vec<Key> {
     let scope = change.scope.as_str();
     match change.event {
         ChangeEvent::Unreadable { kind, object } => unreadable(index, kind, &object),
@@ -176,7 +223,7 @@ fn unreadable(index: &mut Index, kind: &str, object: &Unreadable) -> Vec<Key> {
 }
 
 /// A pool. Its own status does not concern anybody, apart from what the attestor controller says in it.
-pub(super) fn pool(index: &mut Index, mut object: VirtualMachinePool) -> Vec<Key> {
+fn pool(index: &mut Index, mut object: VirtualMachinePool) -> Vec<Key> {
     object.lighten();
     let (key, uid) = (ObjectKey::of(&object), Index::uid_of(&object));
     let version = object.resource_version().unwrap_or_default();
@@ -205,7 +252,7 @@ pub(super) fn pool(index: &mut Index, mut object: VirtualMachinePool) -> Vec<Key
     pool_and_all_of_it(index, &key)
 }
 
-pub(super) fn pool_gone(index: &mut Index, key: &ObjectKey, uid: &str) -> Vec<Key> {
+fn pool_gone(index: &mut Index, key: &ObjectKey, uid: &str) -> Vec<Key> {
     match index.pools.remove(key, uid) {
         Some(_) => after_pool_gone(index, key, uid),
         None => Vec::new(),
@@ -230,7 +277,7 @@ fn pool_and_all_of_it(index: &Index, key: &ObjectKey) -> Vec<Key> {
 }
 
 /// A member.
-pub(super) fn member(index: &mut Index, mut object: PoolMember) -> Vec<Key> {
+fn member(index: &mut Index, mut object: PoolMember) -> Vec<Key> {
     object.lighten();
     let (key, uid) = (ObjectKey::of(&object), Index::uid_of(&object));
     let version = object.resource_version().unwrap_or_default();
@@ -259,7 +306,7 @@ pub(super) fn member(index: &mut Index, mut object: PoolMember) -> Vec<Key> {
     keys
 }
 
-pub(super) fn member_gone(index: &mut Index, key: &ObjectKey, uid: &str) -> Vec<Key> {
+fn member_gone(index: &mut Index, key: &ObjectKey, uid: &str) -> Vec<Key> {
     match index.members.remove(key, uid) {
         Some(stored) => after_member_gone(index, key, &stored.object),
         None => Vec::new(),
@@ -295,7 +342,7 @@ fn unlink_member(index: &mut Index, key: &ObjectKey, member: &PoolMember) {
 }
 
 /// A claim.
-pub(super) fn claim(index: &mut Index, mut object: VirtualMachineClaim) -> Vec<Key> {
+fn claim(index: &mut Index, mut object: VirtualMachineClaim) -> Vec<Key> {
     object.lighten();
     let (key, uid) = (ObjectKey::of(&object), Index::uid_of(&object));
     let version = object.resource_version().unwrap_or_default();
@@ -319,7 +366,7 @@ pub(super) fn claim(index: &mut Index, mut object: VirtualMachineClaim) -> Vec<K
     keys
 }
 
-pub(super) fn claim_gone(index: &mut Index, key: &ObjectKey, uid: &str) -> Vec<Key> {
+fn claim_gone(index: &mut Index, key: &ObjectKey, uid: &str) -> Vec<Key> {
     match index.claims.remove(key, uid) {
         Some(stored) => after_claim_gone(index, key, &stored.object),
         None => Vec::new(),
@@ -342,7 +389,7 @@ fn after_claim_gone(index: &mut Index, key: &ObjectKey, claim: &VirtualMachineCl
 }
 
 /// An instance.
-pub(super) fn instance(index: &mut Index, object: &VirtualMachineInstance) -> Vec<Key> {
+fn instance(index: &mut Index, object: &VirtualMachineInstance) -> Vec<Key> {
     let (key, uid) = (ObjectKey::of(object), Index::uid_of(object));
     let facts = InstanceFacts::of(object);
     let version = object.resource_version().unwrap_or_default();
@@ -353,7 +400,7 @@ pub(super) fn instance(index: &mut Index, object: &VirtualMachineInstance) -> Ve
     }
 }
 
-pub(super) fn instance_gone(index: &mut Index, key: &ObjectKey, uid: &str) -> Vec<Key> {
+fn instance_gone(index: &mut Index, key: &ObjectKey, uid: &str) -> Vec<Key> {
     match index.instances.remove(key, uid) {
         Some(_) => member_keys(index, key),
         None => Vec::new(),

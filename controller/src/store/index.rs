@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use banlieue_crds::kubevirt::VirtualMachineInstance;
 use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
+use super::ObjectKey;
 use super::facts::{ConfigMapFacts, InstanceFacts, NodeFacts, PodFacts};
 use super::table::{Stored, Table};
 use super::warm::Candidates;
-use super::{ObjectKey, apply};
 use crate::decide::{PolicyState, Shortage, TemplateVerdict};
 use crate::schedule::{Expectations, Key, Pace};
 
@@ -166,46 +165,6 @@ impl Index {
         pools.chain(members).chain(claims).chain(serving).collect()
     }
 
-    /// Stores a pool that a call answered.
-    pub fn put_pool(&mut self, pool: VirtualMachinePool) -> Vec<Key> {
-        apply::pool(self, pool)
-    }
-
-    /// Stores a member that a call answered.
-    pub fn put_member(&mut self, member: PoolMember) -> Vec<Key> {
-        apply::member(self, member)
-    }
-
-    /// Stores a claim that a call answered.
-    pub fn put_claim(&mut self, claim: VirtualMachineClaim) -> Vec<Key> {
-        apply::claim(self, claim)
-    }
-
-    /// Stores an instance that a call answered.
-    pub fn put_instance(&mut self, instance: &VirtualMachineInstance) -> Vec<Key> {
-        apply::instance(self, instance)
-    }
-
-    /// A call answered that this life of a member is gone.
-    pub fn drop_member(&mut self, key: &ObjectKey, uid: &str) -> Vec<Key> {
-        apply::member_gone(self, key, uid)
-    }
-
-    /// A call answered that this life of a claim is gone.
-    pub fn drop_claim(&mut self, key: &ObjectKey, uid: &str) -> Vec<Key> {
-        apply::claim_gone(self, key, uid)
-    }
-
-    /// A call answered that this life of an instance is gone.
-    pub fn drop_instance(&mut self, key: &ObjectKey, uid: &str) -> Vec<Key> {
-        apply::instance_gone(self, key, uid)
-    }
-
-    /// A call answered that this life of a pool is gone.
-    pub fn drop_pool(&mut self, key: &ObjectKey, uid: &str) -> Vec<Key> {
-        apply::pool_gone(self, key, uid)
-    }
-
     /// The pool under a name.
     pub fn pool(&self, key: &ObjectKey) -> Option<Arc<VirtualMachinePool>> {
         self.pools.get(key).map(|stored| Arc::clone(&stored.object))
@@ -351,11 +310,6 @@ impl Index {
 
     pub(super) fn uid_of(object: &impl ResourceExt) -> String {
         object.uid().unwrap_or_default()
-    }
-
-    /// Applies one watch event. Answers the keys that it concerns.
-    pub fn apply(&mut self, change: super::Change, now: Timestamp) -> Vec<Key> {
-        apply::change(self, change, now)
     }
 }
 
