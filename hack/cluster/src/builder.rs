@@ -49,6 +49,14 @@ impl Default for Builder {
     }
 }
 
+impl Cluster {
+    /// A cluster to be described and started.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+}
+
 impl Builder {
     /// Only etcd, kube-apiserver, kube-controller-manager and kube-scheduler, which is what a new builder has anyway.
     #[must_use]

@@ -6,7 +6,6 @@ use banlieue_supervisor::{Client as SupervisorClient, KEEP_LOGS, Signal, State, 
 use kube::Client;
 
 use crate::audit::Audit;
-use crate::builder::Builder;
 use crate::error::{Error, Result};
 use crate::identity::{self, Identities, Identity};
 use crate::idp::{self, DexConfig, OidcConfig, Provider};
@@ -30,12 +29,6 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster to be described and started.
-    #[must_use]
-    pub fn builder() -> Builder {
-        Builder::default()
-    }
-
     pub(crate) fn new(
         dir: PathBuf,
         supervisor: Supervisor,
