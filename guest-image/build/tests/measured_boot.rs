@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use banlieue_hypervisor::accel;
 use banlieue_hypervisor::golden::{Golden, record_measurements, run_to_poweroff};
 use banlieue_image::{
     build::{self, Built, Recipe},
@@ -73,8 +74,9 @@ fn console(image: &[u8], seed: BTreeMap<String, Vec<u8>>) -> Vec<u8> {
     let disk = dir.path().join("disk.raw");
     std::fs::write(&disk, image).unwrap();
     let console = dir.path().join("console.log");
-    let boot = Golden { disk, seed, memory_mib: 512, vcpus: 1, console, accelerator: None };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let accelerator = runtime.block_on(accel::choose(&disk)).unwrap();
+    let boot = Golden { disk, seed, memory_mib: 512, vcpus: 1, console, accelerator };
     std::fs::read(runtime.block_on(run_to_poweroff(&boot, PATIENCE)).unwrap()).unwrap()
 }
 

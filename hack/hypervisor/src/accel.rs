@@ -1,4 +1,4 @@
-//! KVM or emulation.
+//! KVM or emulation: which of the two works here.
 //!
 //! `/dev/kvm` may open and still break guests (nested virtualisation that emulates too little), so KVM is used only after
 //! it has booted an image once. The answer is kept in the image store for as long as the host is up, so that golden boots
@@ -10,32 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::golden::{self, Golden};
-
-/// How the guest's processor is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Accelerator {
-    /// The host's processor.
-    Kvm,
-    /// Emulation.
-    Tcg,
-}
-
-impl Accelerator {
-    pub(crate) fn argument(self) -> &'static str {
-        match self {
-            Self::Kvm => "kvm",
-            Self::Tcg => "tcg,thread=multi",
-        }
-    }
-
-    pub(crate) fn cpu(self) -> &'static str {
-        match self {
-            Self::Kvm => "host",
-            Self::Tcg => "max",
-        }
-    }
-}
+use crate::machine::Accelerator;
 
 /// Under KVM a measured boot takes 2 to 5 s; one that hangs is given up after this.
 const PROBE: Duration = Duration::from_secs(45);
@@ -95,7 +70,7 @@ async fn probe(disk: &Path) -> Result<(), String> {
         memory_mib: 512,
         vcpus: 1,
         console: folder.path().join("console.log"),
-        accelerator: Some(Accelerator::Kvm),
+        accelerator: Accelerator::Kvm,
     };
     golden::run_to_poweroff(&boot, PROBE).await.map(drop).map_err(|error| error.to_string())
 }

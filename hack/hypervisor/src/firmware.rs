@@ -9,12 +9,18 @@ pub const VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 
 /// Why there is no firmware.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot copy the firmware's variable store {VARIABLES} to {path}: {source}. It comes with: apt-get install ovmf"
-)]
+#[error("cannot copy the firmware's variable store {VARIABLES} to {path}: {source}{}", hint(source))]
 pub struct Error {
     path: PathBuf,
     source: std::io::Error,
+}
+
+/// The package, where the file is what is missing: a full disk is no matter of packages.
+fn hint(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => ". It comes with: apt-get install ovmf",
+        _ => "",
+    }
 }
 
 /// Gives a machine its private variable store.

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use tokio::process::{Child, Command};
 
-use crate::accel::{self, Accelerator};
-use crate::machine::{Bus, DEFAULT_MAC, Disk, Machine, Network, Topology, Writes};
+use crate::machine::{Accelerator, Bus, DEFAULT_MAC, Disk, Machine, Network, Topology, Writes};
 use crate::qmp::{Event, Qmp};
 use crate::{firmware, iso, swtpm};
 
@@ -27,8 +26,8 @@ pub struct Golden {
     pub vcpus: u32,
     /// File that receives the serial console.
     pub console: PathBuf,
-    /// How to run; chosen as for instances when absent.
-    pub accelerator: Option<Accelerator>,
+    /// How to run: as instances of this host do ([`crate::accel::choose`]), or to find out whether that works.
+    pub accelerator: Accelerator,
 }
 
 /// The seed of a boot that records measurements.
@@ -93,17 +92,12 @@ pub async fn run_to_poweroff(boot: &Golden, timeout: Duration) -> Result<PathBuf
     };
     let disk = std::fs::canonicalize(&boot.disk).map_err(at(&boot.disk))?;
     let console = std::path::absolute(&boot.console).map_err(at(&boot.console))?;
-    let accelerator = match boot.accelerator {
-        Some(accelerator) => accelerator,
-        // The probe is itself a golden boot, with the accelerator given: the recursion ends there.
-        None => Box::pin(accel::choose(&disk)).await.map_err(at(&disk))?,
-    };
     let folder = tempfile::Builder::new().prefix("banlieue-golden-").tempdir().map_err(at(&std::env::temp_dir()))?;
     let folder = folder.path();
     firmware::copy_variables(&folder.join("vars.fd"))?;
     iso::make(&folder.join("seed.iso"), iso::DEFAULT_LABEL, &boot.seed).await?;
     swtpm::manufacture(&folder.join("tpm")).await?;
-    let machine = machine(boot, accelerator, disk, console.clone());
+    let machine = machine(boot, disk, console.clone());
     let run = async {
         let _swtpm = serve_tpm(folder).await?;
         let mut qemu = tethered("qemu-system-x86_64", folder)
@@ -125,9 +119,9 @@ pub async fn run_to_poweroff(boot: &Golden, timeout: Duration) -> Result<PathBuf
     }
 }
 
-fn machine(boot: &Golden, accelerator: Accelerator, disk: PathBuf, console: PathBuf) -> Machine {
+fn machine(boot: &Golden, disk: PathBuf, console: PathBuf) -> Machine {
     Machine {
-        accelerator,
+        accelerator: boot.accelerator,
         memory_mib: boot.memory_mib,
         topology: Topology::cores(boot.vcpus),
         uuid: None,

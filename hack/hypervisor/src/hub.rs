@@ -15,10 +15,11 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 
 use crate::addresses::Addresses;
+use crate::identity::Identity;
 use crate::index::{Change, Index, Known, Objects, name_of};
 use crate::life::Life;
 use crate::pod;
-use crate::vm::{self, Home, Identity, Shared, Vm};
+use crate::vm::{self, Home, Shared, Vm};
 use crate::weight::Weight;
 
 /// Everything that runs on this host.

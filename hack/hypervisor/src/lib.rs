@@ -2,12 +2,13 @@
 //!
 //! Machines, without any cluster:
 //! - [`machine`]: a machine's shape and its QEMU command line, for instances and golden boots alike. - [`golden`]: one
-//!   boot to power-off. - [`accel`]: KVM or emulation. - [`firmware`]: OVMF. - [`qmp`]: talking to QEMU.
+//!   boot to power-off. - [`accel`]: whether KVM works, by a golden boot. - [`firmware`]: OVMF. - [`qmp`]: talking to
+//!   QEMU.
 //! - [`swtpm`], [`tpm`]: software TPMs. - [`iso`]: Secrets as disks. - [`connect`]: one connection out of a guest.
 //! - [`light_guest`]: what plays the guest of a light instance.
 //!
 //! The node half:
-//! - [`node`]: Node objects. - [`pod`], [`instance`]: what is written about pods and instances. - [`report`]:
+//! - [`identity`]: whose machine it is. - [`node`]: Node objects. - [`pod`], [`instance`]: what is written about pods and instances. - [`report`]:
 //!   endorsement reports. - [`addresses`]: pod addresses.
 //! - [`plan`]: spec to machine. - [`images`]: local container disks. - [`quantity`]: sizes. - [`weight`]: full, light,
 //!   weightless. - [`vm`]: the machine behind one instance.
@@ -21,6 +22,7 @@ pub mod decide;
 pub mod firmware;
 pub mod golden;
 pub mod hub;
+pub mod identity;
 pub mod images;
 pub mod index;
 pub mod instance;

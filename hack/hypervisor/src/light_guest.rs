@@ -12,10 +12,8 @@ const SHORTEST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(5);
 /// An agent that ran this long has an identity, and the count starts anew.
 const SETTLED: Duration = Duration::from_secs(20);
-/// The agent's TTL: an identity that is lost for longer does not come back (`guest.md`, "Ends").
-pub const GIVE_UP: Duration = Duration::from_secs(600);
 
-/// Runs until power-off.
+/// Runs until power-off. `give_up` is the agent's TTL: an identity that is lost for longer does not come back.
 ///
 /// # Errors
 /// The agent's program cannot be run at all.

@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::accel::Accelerator;
+use serde::{Deserialize, Serialize};
 
 /// The MAC of every machine whose spec names none. Each machine has a network of its own, so it may repeat, and a
 /// constant keeps network boot entries, which carry the MAC, from ever making PCR 1 differ between two machines.
@@ -45,6 +45,32 @@ pub struct Machine {
     pub qmp: PathBuf,
     /// Whether a reset by the guest ends the machine (golden boots) or is carried out (instances).
     pub ends_on_reset: bool,
+}
+
+/// How the guest's processor is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accelerator {
+    /// The host's processor.
+    Kvm,
+    /// Emulation.
+    Tcg,
+}
+
+impl Accelerator {
+    fn argument(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg,thread=multi",
+        }
+    }
+
+    fn cpu(self) -> &'static str {
+        match self {
+            Self::Kvm => "host",
+            Self::Tcg => "max",
+        }
+    }
 }
 
 /// Virtual processors as KubeVirt counts them (`spec.domain.cpu`).

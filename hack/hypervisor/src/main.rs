@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use banlieue_hypervisor::golden::{self, Golden};
-use banlieue_hypervisor::light_guest;
+use banlieue_hypervisor::{accel, light_guest};
 use clap::{Parser, Subcommand};
 
 mod run;
@@ -49,7 +49,7 @@ enum Command {
     #[command(hide = true)]
     LightGuest {
         /// Seconds without an agent that stays after which the guest powers off.
-        #[arg(long, default_value_t = light_guest::GIVE_UP.as_secs())]
+        #[arg(long, value_name = "SECONDS")]
         give_up: u64,
         /// The agent's program and arguments.
         #[arg(last = true, required = true)]
@@ -100,7 +100,12 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
                 Some(folder) => read_seed(&folder)?,
                 None => golden::record_measurements(),
             };
-            let boot = Golden { disk: image, seed, memory_mib: memory, vcpus, console, accelerator: None };
+            // As instances name it: the answer about KVM is kept beside the image's folder.
+            let disk = std::fs::canonicalize(&image).with_context(|| format!("cannot find {}", image.display()))?;
+            let accelerator = accel::choose(&disk)
+                .await
+                .with_context(|| format!("cannot tell how {} is to run here", disk.display()))?;
+            let boot = Golden { disk, seed, memory_mib: memory, vcpus, console, accelerator };
             let console = golden::run_to_poweroff(&boot, Duration::from_secs(timeout)).await?;
             println!("{}", console.display());
             Ok(())

@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use banlieue_crds::kubevirt::{Disk as DiskSpec, VirtualMachineInstance, Volume};
 use serde_json::Value;
 
-use crate::accel::Accelerator;
 use crate::images::{self, Images};
-use crate::machine::{Bus, DEFAULT_MAC, Disk, Endpoint, Machine, Network, SERIAL_LIMIT, Topology, Writes};
+use crate::machine::{Accelerator, Bus, DEFAULT_MAC, Disk, Endpoint, Machine, Network, SERIAL_LIMIT, Topology, Writes};
 use crate::{firmware, iso, quantity};
 
 /// Names of the files inside a machine's folder, which is QEMU's working directory.

@@ -16,7 +16,7 @@ use kube::{Api, Client, Config};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::vm::Identity;
+use crate::identity::Identity;
 
 /// Lifetime asked for a token. Kubernetes gives none shorter than ten minutes.
 const TOKEN_SECONDS: u32 = 3600;

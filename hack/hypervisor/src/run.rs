@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use banlieue_hypervisor::hub::Hub;
@@ -42,6 +43,10 @@ pub struct Arguments {
     /// Agent plugin for light instances; this build's own beside the image store by default.
     #[arg(long)]
     attestor_guest: Option<PathBuf>,
+    /// Seconds without an agent that stays after which a light guest powers off; the seed's `agent-ttl` by default, as in
+    /// a machine.
+    #[arg(long, value_name = "SECONDS")]
+    light_give_up: Option<u64>,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -75,6 +80,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         state,
         host: Host { images: Images::new(images), allow: arguments.allow, connector: own },
         programs,
+        light_give_up: arguments.light_give_up.map(Duration::from_secs),
         probe: tokio::sync::Mutex::default(),
     };
     let weights = arguments.nodes.iter().map(|node| (node.name.clone(), node.weight)).collect();

@@ -102,7 +102,9 @@ async fn start() -> World {
     let store = dir.join("light-images");
     let measurements = measurements();
     let builder = Cluster::builder().nodes("l-1=light").controller().attestor().agent_ttl(AGENT_TTL).dir(&dir);
-    let builder = builder.args(component::HYPERVISOR, ["--images", &store.display().to_string()]);
+    // Tests restart SPIRE and look at refused members for longer than so short a TTL.
+    let of_nodes = ["--images", &store.display().to_string(), "--light-give-up", "600"];
+    let builder = builder.args(component::HYPERVISOR, of_nodes);
     let builder = builder.args(
         component::ATTESTOR_CONTROLLER,
         ["--sweep-seconds", "5", "--probe-seconds", "3", "--agent-ttl-seconds", "24"],

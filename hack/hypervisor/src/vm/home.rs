@@ -3,7 +3,8 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::{Error, Identity};
+use super::Error;
+use crate::identity::Identity;
 use crate::plan::file;
 
 const IDENTITY: &str = "instance.json";

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use banlieue_crds::kubevirt::VirtualMachineInstance;
 use banlieue_protocol::seed::{Seed, SeedMap, key};
@@ -43,7 +44,9 @@ impl Vm {
         self.write_guest(&map, &seed, &recording)?;
         let own = self.shared.programs.own.display().to_string();
         let agent = self.shared.programs.spire_agent.display().to_string();
-        let argv = [own.as_str(), "light-guest", "--", &agent, "run", "-config", CONFIGURATION];
+        let ttl = Duration::from_secs(seed.agent_ttl_seconds.into());
+        let give_up = self.shared.light_give_up.unwrap_or(ttl).as_secs().to_string();
+        let argv = [own.as_str(), "light-guest", "--give-up", &give_up, "--", &agent, "run", "-config", CONFIGURATION];
         let spec = Spec {
             name: self.process(Part::Guest),
             argv: argv.map(String::from).into(),

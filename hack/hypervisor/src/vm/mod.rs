@@ -14,29 +14,16 @@ use banlieue_crds::kubevirt::VirtualMachineInstance;
 use banlieue_supervisor::{Client as Supervisor, Signal, State};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
-use serde::{Deserialize, Serialize};
 
 use crate::decide::End;
+use crate::identity::Identity;
+use crate::machine::Accelerator;
 use crate::plan::{self, Host};
 use crate::report::{self, Reporter};
 use crate::weight::Weight;
 use crate::{accel, firmware, images, iso, qmp, swtpm, tpm};
 
 pub use home::Home;
-
-/// Whose machine it is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Identity {
-    /// uid of the instance.
-    pub uid: String,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Our node that runs it.
-    pub node: String,
-}
 
 /// Programs of light instances.
 #[derive(Clone, Debug)]
@@ -61,6 +48,8 @@ pub struct Shared {
     pub host: Host,
     /// Programs of light instances.
     pub programs: Programs,
+    /// How long light guests live without an agent, when it is not what their seed says.
+    pub light_give_up: Option<Duration>,
     /// Writer of endorsement reports.
     pub reporter: Reporter,
     /// Only one machine at a time may probe KVM; the others take its answer.
@@ -98,7 +87,7 @@ pub enum Error {
     #[error(transparent)]
     Qmp(#[from] qmp::Error),
     /// A file of the machine.
-    #[error("{path}: {source}")]
+    #[error("cannot write, read or remove the machine's {path}: {source}")]
     File {
         /// The file.
         path: PathBuf,
@@ -373,7 +362,7 @@ impl Vm {
         }
     }
 
-    async fn accelerator(&self, disk: &std::path::Path) -> Result<accel::Accelerator, Error> {
+    async fn accelerator(&self, disk: &std::path::Path) -> Result<Accelerator, Error> {
         let _alone = self.shared.probe.lock().await;
         accel::choose(disk).await.map_err(|source| Error::File { path: disk.to_owned(), source })
     }
