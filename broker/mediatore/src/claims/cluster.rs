@@ -29,6 +29,8 @@ use super::{grant::SECRET_KEY, record::MANAGED_BY_VALUE, slots::Taken};
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Name of the ConfigMap whose keys are the subjects that may not claim.
 pub const DENIED: &str = "mediatore-denied";
+/// Key of a grant's Secret under which refresh tokens stand.
+const MATERIAL_KEY: &str = "material";
 /// Value of the component label on slots.
 pub const SLOT_COMPONENT: &str = "slot";
 /// Kubernetes' own label for what an object is for.
@@ -93,7 +95,7 @@ pub struct Cluster {
     client: Client,
 }
 
-async fn limited<T>(call: &str, future: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+pub(crate) async fn limited<T>(call: &str, future: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
     match tokio::time::timeout(CALL_LIMIT, future).await {
         Err(_) => Err(CallError::Unknown { call: call.to_owned(), what: format!("none within {CALL_LIMIT:?}") }),
         Ok(Ok(done)) => Ok(done),
@@ -105,18 +107,18 @@ async fn limited<T>(call: &str, future: impl Future<Output = kube::Result<T>>) -
 }
 
 /// Turns one refusal into an answer.
-fn unless<T>(code: u16, outcome: Result<T, CallError>) -> Result<Option<T>, CallError> {
+pub(crate) fn unless<T>(code: u16, outcome: Result<T, CallError>) -> Result<Option<T>, CallError> {
     match outcome {
         Err(error) if error.code() == Some(code) => Ok(None),
         other => other.map(Some),
     }
 }
 
-fn post() -> PostParams {
+pub(crate) fn post() -> PostParams {
     PostParams { dry_run: false, field_manager: Some(managers::MEDIATORE.to_owned()) }
 }
 
-fn exactly(uid: Option<&str>, version: Option<&str>) -> DeleteParams {
+pub(crate) fn exactly(uid: Option<&str>, version: Option<&str>) -> DeleteParams {
     DeleteParams::default().preconditions(Preconditions {
         uid: uid.map(ToOwned::to_owned),
         resource_version: version.map(ToOwned::to_owned),
@@ -136,14 +138,14 @@ impl Cluster {
         self.client.clone()
     }
 
-    fn api<K>(&self, namespace: &str) -> Api<K>
+    pub(crate) fn api<K>(&self, namespace: &str) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, CallError>
+    pub(crate) async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, CallError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
     {
@@ -207,8 +209,20 @@ impl Cluster {
     /// # Errors
     /// When nobody can tell.
     pub async fn sealed_grant(&self, namespace: &str, claim_uid: &str) -> Result<Option<Vec<u8>>, CallError> {
+        self.sealed(namespace, claim_uid, SECRET_KEY).await
+    }
+
+    /// The sealed refresh tokens that stand beside a claim's grant, if there are any.
+    ///
+    /// # Errors
+    /// When nobody can tell.
+    pub async fn sealed_material(&self, namespace: &str, claim_uid: &str) -> Result<Option<Vec<u8>>, CallError> {
+        self.sealed(namespace, claim_uid, MATERIAL_KEY).await
+    }
+
+    async fn sealed(&self, namespace: &str, claim_uid: &str, key: &str) -> Result<Option<Vec<u8>>, CallError> {
         let secret: Option<Secret> = self.get(namespace, &grant_name(claim_uid)).await?;
-        Ok(secret.and_then(|secret| secret.data?.remove(SECRET_KEY)).map(|ByteString(bytes)| bytes))
+        Ok(secret.and_then(|secret| secret.data?.remove(key)).map(|ByteString(bytes)| bytes))
     }
 
     /// Stores the sealed grant of a claim, which owns it. One that is there stays, and is for the caller to look at.
@@ -216,6 +230,21 @@ impl Cluster {
     /// # Errors
     /// When it may not be there.
     pub async fn create_grant(&self, claim: &VirtualMachineClaim, sealed: Vec<u8>) -> Result<(), CallError> {
+        self.create_grant_with(claim, sealed, None).await
+    }
+
+    /// The same, with the sealed refresh tokens of the claim's audiences.
+    ///
+    /// # Errors
+    /// When it may not be there.
+    pub async fn create_grant_with(
+        &self,
+        claim: &VirtualMachineClaim,
+        sealed: Vec<u8>,
+        material: Option<Vec<u8>>,
+    ) -> Result<(), CallError> {
+        let data = [(SECRET_KEY, Some(sealed)), (MATERIAL_KEY, material)];
+        let data = data.into_iter().filter_map(|(key, bytes)| Some((key.to_owned(), ByteString(bytes?)))).collect();
         let (namespace, name) = place(claim);
         let uid = claim.metadata.uid.clone().unwrap_or_default();
         let secret = Secret {
@@ -232,7 +261,7 @@ impl Cluster {
                 }]),
                 ..ObjectMeta::default()
             },
-            data: Some([(SECRET_KEY.to_owned(), ByteString(sealed))].into()),
+            data: Some(data),
             immutable: Some(true),
             type_: Some("Opaque".to_owned()),
             ..Secret::default()
@@ -375,7 +404,7 @@ pub(crate) fn place(claim: &VirtualMachineClaim) -> (&str, &str) {
     (claim.metadata.namespace.as_deref().unwrap_or_default(), claim.metadata.name.as_deref().unwrap_or_default())
 }
 
-fn ours(component: &str) -> BTreeMap<String, String> {
+pub(crate) fn ours(component: &str) -> BTreeMap<String, String> {
     [(labels::MANAGED_BY.to_owned(), MANAGED_BY_VALUE.to_owned()), (COMPONENT.to_owned(), component.to_owned())].into()
 }
 
