@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
+use banlieue_leader::Terms;
 use banlieue_protocol::names::{Cluster, TrustDomain};
 use banlieue_protocol::seed::{AGENT_TTL_SECONDS, HostPort, MAX_AGENT_TTL_SECONDS};
 use clap::{Parser, Subcommand};
 
 use crate::decide::Allowed;
 use crate::runtime::{Egress, Endpoint, Issuer, Peer};
-use crate::schedule::Terms;
 use crate::store::ObjectKey;
 
 /// Keeps warm pools of attested virtual machines, lends each to one claim, destroys it.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use banlieue_crds::names::managers;
+use banlieue_leader::{Campaign, Election, Leadership, follow, made_up_name};
 use jiff::SignedDuration;
 use kube::{Client, Config};
 use thiserror::Error;
@@ -13,11 +15,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::act::{Controller, Events, Parts, Random, Settings, System, run_events};
 use crate::api::{Kubernetes, Typed, chain, connect};
-use crate::campaign::{self, Campaign, LEASE};
+use crate::campaign::{self, LEASE};
 use crate::config::RunArgs;
 use crate::decide::Tuning;
 use crate::metrics::Metrics;
-use crate::schedule::{Election, Key, Lane, Leadership, Lookout, run_workers};
+use crate::schedule::{Key, Lane, Lookout, run_workers};
 use crate::store::{ObjectKey, watch};
 
 /// Why the program cannot run: one sentence on what is wrong, one on what to do.
@@ -121,7 +123,7 @@ pub async fn run(args: RunArgs, stop: CancellationToken) -> Result<(), RunError>
 
     let metrics = Metrics::default();
     let leadership = if args.leader_elect { Leadership::follower() } else { Leadership::always() };
-    let me = args.identity.clone().unwrap_or_else(made_up_name);
+    let me = args.identity.clone().unwrap_or_else(|| made_up_name("banlieue-controller"));
     let gated = |client, deadline| {
         Arc::new(Kubernetes::new(client, deadline, metrics.clone()).only_leading(leadership.clone()))
     };
@@ -167,13 +169,19 @@ pub async fn run(args: RunArgs, stop: CancellationToken) -> Result<(), RunError>
     let election = if args.leader_elect {
         let terms = args.terms();
         let campaign = Campaign {
-            api: Typed::new(Arc::new(Kubernetes::new(electing, terms.renew_deadline / 2, metrics.clone()))),
-            lease: ObjectKey::new(&args.system_namespace, LEASE),
+            leases: kube::Api::namespaced(electing, &args.system_namespace),
+            lease: LEASE.to_owned(),
+            manager: managers::CONTROLLER,
             election: Election::new(me.clone(), terms),
             me,
             leadership,
         };
-        tokio::spawn(campaign::follow(controller.clone(), watching, args.namespaces.clone(), leading));
+        let follower = controller.clone();
+        let namespaces = args.namespaces.clone();
+        tokio::spawn(async move {
+            let catch_up = async || campaign::catch_up(&follower, &watching, &namespaces).await;
+            follow(leading, catch_up, || follower.begin(), || follower.rest()).await;
+        });
         let (controller, stop, retire) = (controller.clone(), stop.clone(), retire.clone());
         Some(tokio::spawn(async move {
             campaign::synced(&controller, &stop).await;
@@ -246,12 +254,4 @@ async fn feed(
             });
         }
     }
-}
-
-/// A name that no other process has, nor this one at its next start.
-fn made_up_name() -> String {
-    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "banlieue-controller".into());
-    let mut random = [0u8; 4];
-    System.fill(&mut random);
-    format!("{host}_{}", hex::encode(random))
 }

@@ -202,7 +202,9 @@ impl Controller {
         let status = claim.status.clone().unwrap_or_default();
         let waited = status.queue_position.is_some();
         let mut conditions = status.conditions;
-        let bound = condition(ClaimCondition::Bound, true, "Bound", "", claim.metadata.generation, now);
+        // Without the deadline, which moves when ttlSeconds grows.
+        let text = format!("member {} is lent to it until status.expiresAt", member.name_any());
+        let bound = condition(ClaimCondition::Bound, true, "Bound", text, claim.metadata.generation, now);
         conditions::set(&mut conditions, bound);
         let member_status = member.status.clone().unwrap_or_default();
         let expires_at = decide::expires_at(claim, now);

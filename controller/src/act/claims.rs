@@ -62,7 +62,8 @@ impl Controller {
                 });
                 self.write_claim(claim, status).await?;
                 self.metrics.claim_ended(reason.as_str());
-                self.tell(claim, true, reason.as_str(), "Fail", message);
+                // Who deletes a claim knows that it ended.
+                self.tell(claim, reason != ClaimReason::Released, reason.as_str(), "Fail", message);
                 Ok(())
             }
             ClaimIntent::AddFinalizer => {
@@ -179,7 +180,7 @@ impl Controller {
             let text = "force-release: not waiting for the member to be verified gone".to_owned();
             self.tell(claim, true, "ForceReleased", "Finish", text);
         } else {
-            self.tell(claim, false, reason.as_str(), "Finish", "the member is verified gone".to_owned());
+            self.tell(claim, false, "Destroyed", "Finish", "the member is verified gone".to_owned());
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ use crate::api::{Api, ApiError, Typed};
 use crate::decide::Tuning;
 use crate::metrics::Metrics;
 use crate::runtime::{Egress, EnrolmentError, Issuer};
-use crate::schedule::{Backoff, Key, Leadership, Queue, Schedule};
+use crate::schedule::{Backoff, Key, Queue, Schedule};
 use crate::store::{Change, Index, ObjectKey};
 
 /// Why a pass ended early.

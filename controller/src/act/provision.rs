@@ -46,7 +46,8 @@ impl Controller {
             name: instance.name_any(),
             uid: instance.uid().unwrap_or_default(),
         });
-        draft.set_provisioned(true, MemberReason::InstanceCreated, String::new(), now);
+        let made = format!("VirtualMachineInstance {} was made", instance.name_any());
+        draft.set_provisioned(true, MemberReason::InstanceCreated, made, now);
         self.write_member_status(&member, &draft).await?;
         let keys = self.index().put_instance(&instance);
         self.wake(keys);

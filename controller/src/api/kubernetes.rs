@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use banlieue_leader::Leadership;
 use http::{Method, header};
 use serde_json::json;
 
 use super::{Api, ApiError, Kind, Operation, Request};
 use crate::metrics::Metrics;
-use crate::schedule::Leadership;
 
 /// A connection to the API server with its own pool, no retries and a deadline for every call.
 ///

@@ -143,10 +143,17 @@ fn pending(snapshot: &ClaimSnapshot, now: Timestamp, tuning: &Tuning) -> ClaimPl
     let deadline = bind_deadline(claim, snapshot.pool.as_deref());
     let overdue = deadline.is_some_and(|deadline| deadline <= now);
     let Some(pool) = snapshot.pool.as_deref() else {
-        let message = format!("there is no pool {} in this namespace", claim.spec.pool_ref.name);
+        let namespace = &snapshot.key.namespace;
+        let missing = format!("there is no VirtualMachinePool {} in namespace {namespace}", claim.spec.pool_ref.name);
         if overdue {
-            return fail(ClaimReason::BindDeadlineExceeded, format!("not bound in time: {message}"));
+            let seconds = claim.spec.bind_deadline_seconds;
+            return fail(ClaimReason::BindDeadlineExceeded, format!("not bound within {seconds} s: {missing}"));
         }
+        let until = deadline.map(|deadline| format!(" until {deadline:.0}")).unwrap_or_default();
+        let message = format!(
+            "{missing}: create it, and the claim is served as soon as it is warm, or delete the claim and name another \
+             (`kubectl -n {namespace} get bpool`); it waits{until}"
+        );
         return report(snapshot, ClaimReason::PoolNotFound, message, None, deadline);
     };
     if pool.metadata.deletion_timestamp.is_some() {
@@ -158,7 +165,10 @@ fn pending(snapshot: &ClaimSnapshot, now: Timestamp, tuning: &Tuning) -> ClaimPl
     if overdue {
         return fail(
             ClaimReason::BindDeadlineExceeded,
-            format!("no member became free within {} s", claim.spec.bind_deadline_seconds),
+            format!(
+                "no member of pool {} became free within {} s",
+                claim.spec.pool_ref.name, claim.spec.bind_deadline_seconds
+            ),
         );
     }
     let Some((position, behind)) = snapshot.unserved else { return ClaimPlan::wait(deadline) };

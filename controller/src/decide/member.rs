@@ -1,11 +1,11 @@
 //! A member's life until its deletion is asked for.
 
+use banlieue_crds::PoolMember;
 use banlieue_crds::claim::ClaimPhase;
 use banlieue_crds::conditions::MemberReason;
 use banlieue_crds::kubevirt::InstancePhase;
 use banlieue_crds::member::MemberPhase;
 use banlieue_crds::names::{MemberState, labels};
-use banlieue_crds::PoolMember;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -14,6 +14,11 @@ use super::gate::{Attested, attested, node_trouble, quarantine_reason};
 use super::status::MemberDraft;
 use super::{after, revision, sooner};
 use crate::store::{InstanceFacts, MemberSnapshot};
+
+/// Why a member may be lent. Without times: evidence comes again and again, and each would be another write.
+pub(super) const LENDABLE_ATTESTED: &str = "its instance runs and its evidence is accepted: a claim may have it";
+/// The same of a pool that asks for no evidence.
+pub(super) const LENDABLE_UNATTESTED: &str = "its instance runs and its pool asks for no evidence: a claim may have it";
 
 /// The next step for a member.
 #[derive(Debug, Clone, PartialEq)]
@@ -230,11 +235,11 @@ fn progress(
     } else {
         draft.phase_times.running.get_or_insert(instance.running_at.unwrap_or(now));
         match evidence {
-            Attested::NotRequired => draft.ready(now),
+            Attested::NotRequired => draft.ready(LENDABLE_UNATTESTED, now),
             Attested::Until(until) => {
                 let verified = status.attestation.as_ref().and_then(|evidence| evidence.verified_at.as_ref());
                 draft.phase_times.attested.get_or_insert(verified.map_or(now, |time| time.0));
-                draft.ready(now);
+                draft.ready(LENDABLE_ATTESTED, now);
                 draft.wake = Some(until);
             }
             Attested::NotYet { reason, message } => {

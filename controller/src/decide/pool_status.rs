@@ -2,8 +2,9 @@
 
 use banlieue_crds::conditions::{self, PoolCondition, PoolReason, condition};
 use banlieue_crds::names::labels;
-use banlieue_crds::pool::VirtualMachinePoolStatus;
+use banlieue_crds::pool::{AttestationMode, VirtualMachinePoolStatus};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::attestor::silent;
 use super::budget::Budget;
@@ -47,6 +48,7 @@ pub(super) fn status(
 ) -> VirtualMachinePoolStatus {
     let pool = &snapshot.pool;
     let standing = pool.status.clone().unwrap_or_default();
+    let standing_conditions = standing.conditions.clone();
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let is_current = |member: &&&MemberSnapshot| member.member.spec.revision == revision;
     let mut status = VirtualMachinePoolStatus {
@@ -82,6 +84,10 @@ pub(super) fn status(
     let failing = (budget.record.consecutive > 0)
         .then(|| format!("{} failures in a row, the last: {}", budget.record.consecutive, budget.record.last_message));
     let unschedulable = unschedulable(population);
+    let full = format!(
+        "maxReplicas is {} and as many members live: raise it, or wait for some to end",
+        pool.spec.max_replicas
+    );
 
     match &trouble {
         Some(Trouble::Template(message)) => {
@@ -91,18 +97,31 @@ pub(super) fn status(
             say(PoolCondition::TemplateValid, false, PoolReason::MeasurementsNotFound, message.clone());
         }
         Some(Trouble::Preparing | Trouble::Namespace | Trouble::Bundle | Trouble::Egress(_) | Trouble::Draining) => {}
-        _ => say(PoolCondition::TemplateValid, true, PoolReason::Accepted, String::new()),
+        _ => {
+            let evidence = match pool.spec.attestation.mode {
+                AttestationMode::Vtpm => ", and its measurements are the ones that are named",
+                AttestationMode::Pod | AttestationMode::None => "",
+            };
+            let text = format!("the template is allowed and KubeVirt accepts it{evidence}");
+            say(PoolCondition::TemplateValid, true, PoolReason::Accepted, text);
+        }
     }
     match (&trouble, &unschedulable) {
         (Some(Trouble::MaxReplicas), _) => {
-            let text = format!("maxReplicas is {} and as many members live", pool.spec.max_replicas);
-            say(PoolCondition::Capacity, false, PoolReason::MaxReplicasReached, text);
+            say(PoolCondition::Capacity, false, PoolReason::MaxReplicasReached, full.clone());
         }
         (Some(Trouble::Quota(message)), _) => {
             say(PoolCondition::Capacity, false, PoolReason::QuotaExceeded, message.clone());
         }
         (_, Some((reason, message))) => say(PoolCondition::Capacity, false, *reason, message.clone()),
-        _ => say(PoolCondition::Capacity, true, PoolReason::Sufficient, String::new()),
+        _ => {
+            let text = format!(
+                "{} of at most {} members live, and none waits for room, quota or a node",
+                population.living - population.expected.min(population.living),
+                pool.spec.max_replicas
+            );
+            say(PoolCondition::Capacity, true, PoolReason::Sufficient, text);
+        }
     }
     if budget.spent {
         let next = match budget.pause_until.filter(|until| *until > now) {
@@ -113,14 +132,20 @@ pub(super) fn status(
         let text = format!("{}; {next}", failing.clone().unwrap_or_default());
         say(PoolCondition::ProvisioningHalted, true, PoolReason::FailureBudgetSpent, text);
     } else {
-        let text = failing.clone().unwrap_or_default();
+        let most = pool.spec.failure_budget.consecutive;
+        let text = match &failing {
+            Some(failing) => format!("{failing}; provisioning halts after {most}"),
+            None => format!("no failure since a member proved itself; provisioning halts after {most} in a row"),
+        };
         say(PoolCondition::ProvisioningHalted, false, PoolReason::WithinBudget, text);
     }
 
     let (reason, message) = match (&trouble, &unschedulable) {
-        _ if !short && !matches!(trouble, Some(Trouble::Draining)) => (PoolReason::Warm, String::new()),
+        _ if !short && !matches!(trouble, Some(Trouble::Draining)) => {
+            (PoolReason::Warm, format!("{} members are warm, {wanted} are wanted", population.warm.len()))
+        }
         (Some(Trouble::Draining), _) => {
-            (PoolReason::Draining, format!("{} members are not gone", population.living))
+            (PoolReason::Draining, format!("the pool is deleted; {} members are not gone yet", population.living))
         }
         (Some(Trouble::Paused), _) => (PoolReason::Paused, "spec.paused is true".into()),
         (Some(Trouble::Template(message)), _) => (PoolReason::TemplateInvalid, message.clone()),
@@ -135,13 +160,11 @@ pub(super) fn status(
              banlieue-controller-pool-namespace to the controller there"
                 .into(),
         ),
+        (Some(Trouble::Preparing), _) => preparing(&standing_conditions, pool.metadata.generation),
         _ if budget.spent => (PoolReason::FailureBudgetSpent, failing.clone().unwrap_or_default()),
         (Some(Trouble::Quota(message)), _) => (PoolReason::QuotaExceeded, message.clone()),
         (_, Some((reason, message))) => (*reason, message.clone()),
-        (Some(Trouble::MaxReplicas), _) => (
-            PoolReason::MaxReplicasReached,
-            format!("maxReplicas is {} and as many members live", pool.spec.max_replicas),
-        ),
+        (Some(Trouble::MaxReplicas), _) => (PoolReason::MaxReplicasReached, full),
         _ if silent(&snapshot.pool).is_some() => (PoolReason::NotAnswering, silent(&snapshot.pool).unwrap_or_default()),
         _ => {
             let cause = failing.clone().map(|text| format!("; {text}")).unwrap_or_default();
@@ -155,11 +178,32 @@ pub(super) fn status(
         || population.terminating > 0
         || !population.replaceable.is_empty();
     if moving {
-        say(PoolCondition::Progressing, true, if short { reason } else { PoolReason::Filling }, String::new());
+        let text = format!(
+            "{} members are on their way, {} end, {} are to be replaced",
+            population.provisioning.len() + population.expected,
+            population.terminating,
+            population.replaceable.len()
+        );
+        say(PoolCondition::Progressing, true, if short { reason } else { PoolReason::Filling }, text);
+    } else if short {
+        say(PoolCondition::Progressing, false, reason, message);
     } else {
-        say(PoolCondition::Progressing, false, if short { reason } else { PoolReason::Settled }, message);
+        let text = "no member is being made, replaced or ended".to_owned();
+        say(PoolCondition::Progressing, false, PoolReason::Settled, text);
     }
     status
+}
+
+/// While something is asked for, what was said of this generation stands: a process that starts asks everything anew,
+/// and that is no news.
+fn preparing(standing: &[Condition], generation: Option<i64>) -> (PoolReason, String) {
+    let said = conditions::find(standing, PoolCondition::Ready)
+        .filter(|ready| ready.status == "False" && ready.observed_generation == generation);
+    let word = |ready: &Condition| PoolReason::ALL.iter().copied().find(|word| word.as_str() == ready.reason);
+    match said.and_then(|ready| Some((word(ready)?, ready.message.clone()))) {
+        Some((reason, message)) if !message.is_empty() => (reason, message),
+        _ => (PoolReason::Filling, "its template, measurements and NetworkPolicy are being looked at".to_owned()),
+    }
 }
 
 fn unschedulable(population: &Population<'_>) -> Option<(PoolReason, String)> {
@@ -185,7 +229,7 @@ mod tests {
     use super::*;
     use crate::decide::testing::{at, pool, pool_snapshot};
     use crate::decide::{PoolIntent, PoolPlan, Tuning};
-    use banlieue_crds::pool::{AttestationMode, NetworkPolicyMode};
+    use banlieue_crds::pool::NetworkPolicyMode;
     use std::sync::Arc;
 
     fn said(plan: &PoolPlan, type_: PoolCondition) -> (String, String) {
@@ -258,6 +302,19 @@ mod tests {
         });
         let told = said(&plan(&pool_snapshot(&pool, vec![]), &Tuning::default()), PoolCondition::Ready);
         assert_eq!(told.0, "Filling", "mode None asks nobody");
+        let mut snapshot = vtpm();
+        Arc::make_mut(&mut snapshot.pool).status = pool.status;
+        let told = said(&plan(&snapshot, &Tuning::default()), PoolCondition::Ready);
+        assert_eq!(told.0, "NotAnswering");
+        assert!(told.1.contains("no probe came back"), "{}", told.1);
+        // A pool that is warm is warm.
+        Arc::make_mut(&mut snapshot.pool).spec.warm_replicas = 0;
+        assert_eq!(said(&plan(&snapshot, &Tuning::default()), PoolCondition::Ready).0, "Warm");
+    }
+
+    /// A pool of mode VTPM whose measurements and bundle are there.
+    fn vtpm() -> PoolSnapshot {
+        let mut pool = pool("p");
         pool.spec.attestation.mode = AttestationMode::Vtpm;
         pool.spec.attestation.measurements =
             serde_json::from_value(serde_json::json!({ "configMapRef": { "name": "m" }, "sha256": "ab" })).unwrap();
@@ -265,11 +322,54 @@ mod tests {
         snapshot.facts.bundle = Some(true);
         snapshot.facts.policy = Some(("ab".into(), crate::decide::PolicyState::Copied));
         snapshot.policy_copies = vec![(banlieue_crds::names::policy_config_map("p", "ab"), "u".into())];
-        let told = said(&plan(&snapshot, &Tuning::default()), PoolCondition::Ready);
-        assert_eq!(told.0, "NotAnswering");
-        assert!(told.1.contains("no probe came back"), "{}", told.1);
-        // A pool that is warm is warm.
-        Arc::make_mut(&mut snapshot.pool).spec.warm_replicas = 0;
-        assert_eq!(said(&plan(&snapshot, &Tuning::default()), PoolCondition::Ready).0, "Warm");
+        snapshot
+    }
+
+    #[test]
+    fn every_condition_has_a_sentence_whatever_it_says() {
+        type Change = fn(&mut PoolSnapshot);
+        let cases: [Change; 9] = [
+            |_| {},
+            |s| Arc::make_mut(&mut s.pool).spec.warm_replicas = 0,
+            |s| Arc::make_mut(&mut s.pool).spec.max_replicas = 0,
+            |s| Arc::make_mut(&mut s.pool).spec.paused = true,
+            |s| s.namespace_seen = false,
+            |s| s.facts = Default::default(),
+            |s| s.facts.bundle = Some(false),
+            |s| Arc::make_mut(&mut s.pool).spec.attestation.measurements = None,
+            |s| {
+                Arc::make_mut(&mut s.pool).metadata.deletion_timestamp =
+                    Some(serde_json::from_str("\"2026-11-30T20:00:00Z\"").unwrap())
+            },
+        ];
+        for (n, change) in cases.into_iter().enumerate() {
+            let mut snapshot = vtpm();
+            change(&mut snapshot);
+            for condition in plan(&snapshot, &Tuning::default()).status.conditions {
+                assert!(condition.message.len() > 10, "case {n}: {condition:?}");
+            }
+        }
+        let accepted = said(&plan(&vtpm(), &Tuning::default()), PoolCondition::TemplateValid);
+        assert_eq!(accepted.0, "Accepted");
+        assert!(accepted.1.contains("measurements"), "{}", accepted.1);
+    }
+
+    #[test]
+    fn a_process_that_starts_does_not_forget_what_a_pool_said() {
+        let mut snapshot = pool_snapshot(&pool("p"), vec![]);
+        let facts = std::mem::take(&mut snapshot.facts);
+        assert_eq!(said(&plan(&snapshot, &Tuning::default()), PoolCondition::Ready).0, "Filling");
+        let no = crate::decide::TemplateVerdict::Refused { message: "no such bus".into(), ask_again: at(1000) };
+        snapshot.facts = facts.clone();
+        snapshot.facts.template = Some((crate::decide::revision(&snapshot.pool), no));
+        let refused = plan(&snapshot, &Tuning::default()).status;
+        Arc::make_mut(&mut snapshot.pool).status = Some(refused.clone());
+        // Asked anew: nothing is said that was not said, so nothing is told again.
+        snapshot.facts = facts.clone();
+        snapshot.facts.template = None;
+        assert_eq!(plan(&snapshot, &Tuning::default()).status.conditions, refused.conditions);
+        // Another generation may be another matter.
+        Arc::make_mut(&mut snapshot.pool).metadata.generation = Some(2);
+        assert_eq!(said(&plan(&snapshot, &Tuning::default()), PoolCondition::Ready).0, "Filling");
     }
 }

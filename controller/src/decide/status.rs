@@ -8,6 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+/// What a member says before anything is known of it.
+const BEING_MADE: &str = "its Secret and instance are being made";
+
 /// When a member reached each stage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Times {
@@ -62,10 +65,10 @@ impl MemberDraft {
         Self {
             phase: status.phase.unwrap_or(MemberPhase::Provisioning),
             provisioned: standing(MemberCondition::Provisioned).unwrap_or_else(|| {
-                condition(MemberCondition::Provisioned, false, MemberReason::Provisioning, "", generation, at)
+                condition(MemberCondition::Provisioned, false, MemberReason::Provisioning, BEING_MADE, generation, at)
             }),
             ready_condition: standing(MemberCondition::Ready).unwrap_or_else(|| {
-                condition(MemberCondition::Ready, false, MemberReason::Provisioning, "", generation, at)
+                condition(MemberCondition::Ready, false, MemberReason::Provisioning, BEING_MADE, generation, at)
             }),
             destroyed: standing(MemberCondition::Destroyed),
             instance_ref: status.instance_ref,
@@ -84,11 +87,11 @@ impl MemberDraft {
         }
     }
 
-    /// It may be lent.
-    pub fn ready(&mut self, now: Timestamp) {
+    /// It may be lent, and by what.
+    pub fn ready(&mut self, why: &str, now: Timestamp) {
         self.phase = MemberPhase::Ready;
         self.phase_times.ready.get_or_insert(now);
-        self.set_ready(true, MemberReason::Ready, String::new(), now);
+        self.set_ready(true, MemberReason::Ready, why.to_owned(), now);
     }
 
     /// Phase Ready stays, but it may not be lent for now.

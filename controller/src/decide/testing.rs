@@ -59,9 +59,10 @@ pub(crate) fn ready(pool: &VirtualMachinePool, name: &str) -> crate::store::Memb
             "ready": "2026-11-30T20:00:30.000000Z",
         },
         "conditions": [
-            {"type": "Provisioned", "status": "True", "reason": "InstanceCreated", "message": "",
+            {"type": "Provisioned", "status": "True", "reason": "InstanceCreated", "message": "made",
              "lastTransitionTime": "2026-11-30T20:00:02Z", "observedGeneration": 1},
-            {"type": "Ready", "status": "True", "reason": "Ready", "message": "",
+            {"type": "Ready", "status": "True", "reason": "Ready",
+             "message": super::member::LENDABLE_UNATTESTED,
              "lastTransitionTime": "2026-11-30T20:00:30Z", "observedGeneration": 1},
         ],
     }))

@@ -5,16 +5,12 @@
 
 mod backoff;
 mod expectations;
-mod leadership;
-mod lease;
 mod pace;
 mod queue;
 mod workers;
 
 pub use backoff::Backoff;
 pub use expectations::{Expectation, Expectations};
-pub use leadership::Leadership;
-pub use lease::{Election, Record, Step, Terms, Written};
 pub use pace::Pace;
 pub use queue::{Key, Lane, Queue};
 pub use workers::{Lookout, Schedule, run_workers};

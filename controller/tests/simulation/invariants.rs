@@ -28,6 +28,20 @@ pub fn is_deleting(object: &Value) -> bool {
     text(object, "/metadata/deletionTimestamp").is_some()
 }
 
+/// Whoever looks at an object reads why: no condition that we write is without a sentence, whether it holds or not.
+fn spoken(done: &Done) -> Result<(), String> {
+    let conditions = |object: &Option<Value>| {
+        object.as_ref().and_then(|object| object.pointer("/status/conditions")?.as_array().cloned()).unwrap_or_default()
+    };
+    let before = conditions(&done.before);
+    let new = conditions(&done.after).into_iter().filter(|condition| !before.contains(condition));
+    let mut mute = new.filter(|condition| text(condition, "/message").is_none_or(str::is_empty));
+    match mute.next() {
+        Some(condition) => Err(format!("{} of {:?} has no message: {condition}", condition["type"], done.name)),
+        None => Ok(()),
+    }
+}
+
 impl Invariants {
     /// Checks one write; `by_us` when the controller did it.
     pub fn check(&mut self, server: &Server, done: &Done, by_us: bool, caps: bool) -> Result<(), String> {
@@ -37,6 +51,7 @@ impl Invariants {
             _ => {}
         }
         if by_us {
+            spoken(done)?;
             self.count(server, done);
         }
         if caps && done.name.0 == Kind::Member && done.before.is_none() {

@@ -11,7 +11,7 @@ use banlieue_controller::api::{ApiError, Kind as ObjectKind, Operation};
 use banlieue_controller::decide::Tuning;
 use banlieue_controller::metrics::Metrics;
 use banlieue_controller::runtime::{Egress, Issuer};
-use banlieue_controller::schedule::{Lane, Leadership};
+use banlieue_controller::schedule::Lane;
 use banlieue_controller::store::{Change, ChangeEvent, ObjectKey};
 use banlieue_protocol::names::{Cluster, TrustDomain};
 use banlieue_protocol::seed::HostPort;
