@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     sync::{Arc, Mutex, PoisonError, RwLock},
     time::{Duration, Instant},
 };
@@ -42,6 +43,8 @@ pub struct Broker {
     pub audit: Audit,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// Requests without an acceptable token, of an address; nothing behind a proxy.
+    pub failure_rate: Option<Rate<IpAddr>>,
     /// Requests of a subject.
     pub subject_rate: Rate<[u8; 32]>,
     /// Token requests of a claim.

@@ -11,6 +11,7 @@
 //! | [`entries`] | claim entries in SPIRE |
 //! | [`tokens`] | signing keys and what stands in a token |
 //! | [`audit`], [`metrics`] | what was decided, and what is counted |
+//! | [`operators`] | probes and metrics, on a port of their own |
 //! | [`broker`], [`serve`], [`revoke`] | what routes work with; starting and stopping it; taking rights away |
 //!
 //! A claim on its way: [`user::auth`] (who is it) -> [`user::create`] (slot, claim, grant) -> the controller binds it.
@@ -23,6 +24,7 @@ pub mod config;
 pub mod entries;
 pub mod http;
 pub mod metrics;
+pub mod operators;
 pub mod revoke;
 pub mod sandbox;
 pub mod serve;

@@ -107,7 +107,10 @@ fn run(work: impl Future<Output = Result<()>>) -> Outcome<()> {
         .with_writer(std::io::stderr)
         .init();
     let runtime = tokio::runtime::Runtime::new().map_err(|error| (1, error.to_string()))?;
-    runtime.block_on(work).map_err(|error| (1, format!("{error:#}")))
+    let outcome = runtime.block_on(work).map_err(|error| (1, format!("{error:#}")));
+    // A call that blocks in a thread, on a dead disk say, does not keep the program.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    outcome
 }
 
 async fn start(config: Config) -> Result<()> {

@@ -30,6 +30,22 @@ struct Decision {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Side {
+    side: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct End {
+    side: &'static str,
+    why: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Line {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Kept {
     what: &'static str,
 }
@@ -40,6 +56,9 @@ pub struct Metrics {
     times: Family<Route, Histogram, fn() -> Histogram>,
     decisions: Family<Decision, Counter>,
     kept: Family<Kept, Counter>,
+    begun: Family<Side, Counter>,
+    ended: Family<End, Counter>,
+    lost: Family<Line, Counter>,
 }
 
 fn times() -> Histogram {
@@ -54,6 +73,13 @@ impl Metrics {
         registry.register("mediatore_answer_seconds", "Time to an answer", metrics.times.clone());
         registry.register("mediatore_decisions", "Decisions, as in the audit log", metrics.decisions.clone());
         registry.register("mediatore_kept", "What was tidied up without being asked", metrics.kept.clone());
+        registry.register("mediatore_connections_begun", "Connections taken on", metrics.begun.clone());
+        registry.register(
+            "mediatore_connections_ended",
+            "Connections ended or turned away, and why",
+            metrics.ended.clone(),
+        );
+        registry.register("mediatore_audit_lost", "Decisions that are not in the audit record", metrics.lost.clone());
         metrics
     }
 
@@ -63,6 +89,9 @@ impl Metrics {
             times: Family::new_with_constructor(times as fn() -> Histogram),
             decisions: Family::default(),
             kept: Family::default(),
+            begun: Family::default(),
+            ended: Family::default(),
+            lost: Family::default(),
         }
     }
 
@@ -76,6 +105,21 @@ impl Metrics {
     /// Something was decided.
     pub fn decided(&self, action: &'static str, outcome: &'static str, reason: &'static str) {
         self.decisions.get_or_create(&Decision { action, outcome, reason }).inc();
+    }
+
+    /// A connection was taken on.
+    pub fn connection_begun(&self, side: &'static str) {
+        self.begun.get_or_create(&Side { side }).inc();
+    }
+
+    /// A connection ended, or was turned away: `full`, `address`, `identity`, `handshake`, `quiet`, …
+    pub fn connection_ended(&self, side: &'static str, why: &'static str) {
+        self.ended.get_or_create(&End { side, why }).inc();
+    }
+
+    /// A decision is not in the audit record.
+    pub fn audit_lost(&self, outcome: &'static str) {
+        self.lost.get_or_create(&Line { outcome }).inc();
     }
 
     /// Something was tidied up: `slot_freed`, `slot_swept`, `claim_without_grant`, `entry_deleted`, `entry_made`.

@@ -3,7 +3,6 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, anyhow};
-use axum::{Router, extract::State, routing::get};
 use banlieue_identity::Issuers;
 use banlieue_protocol::names;
 use prometheus_client::registry::Registry;
@@ -17,21 +16,24 @@ use crate::{
     audit::Audit,
     broker::{Broker, Grants, Releasing},
     claims::{cluster::Cluster, grant::SealingKeys, keeper, store::Store},
-    config::{Config, Spire, Tls, certificate, sealing_key, signing_key},
+    config::{Config, Limits, Spire, Tls, certificate, sealing_key, signing_key},
     entries::{self, Entries},
     http::{
-        listen::Listener,
+        listen::{Bounds, Listener, Times},
         rate::Rate,
         reload::{NewestCertificate, Reloaded},
     },
     metrics::Metrics,
-    sandbox,
+    operators, sandbox,
     tokens::keys::SigningKeys,
     user,
 };
 
 /// Longest time of one call to the API server until it connects.
 const CONNECT: Duration = Duration::from_secs(5);
+
+/// Longest wait, at the end, for what has no time of its own.
+const LAST: Duration = Duration::from_secs(5);
 
 /// Longest wait for mediatore's own SVID.
 const FIRST_SVID: Duration = Duration::from_secs(60);
@@ -55,7 +57,7 @@ pub async fn cluster() -> Result<Cluster> {
 pub async fn serve(config: Config, stop: CancellationToken) -> Result<()> {
     let mut registry = Registry::default();
     let metrics = Arc::new(Metrics::new(&mut registry));
-    let audit = Audit::open(config.audit_file.as_deref(), metrics.clone())?;
+    let (audit, record) = Audit::open(config.audit_file.as_deref(), metrics.clone())?;
     let mut issuers = Issuers::new(config.issuers.clone()).context("issuers")?;
     if let Some(sts) = &config.sts {
         issuers = issuers.reserve(&sts.issuer).context("sts.issuer")?;
@@ -67,9 +69,10 @@ pub async fn serve(config: Config, stop: CancellationToken) -> Result<()> {
         None => None,
     };
     let limits = config.limits.clone();
-    let user_side = Listener::bind("user", config.listeners.user.address, tls, limits.connections).await?;
-    let metrics_side = match config.listeners.metrics {
-        Some(address) => Some(Listener::bind("metrics", address, None, 64).await?),
+    let behind_proxy = config.listeners.user.behind_proxy;
+    let user_side = Listener::bind("user", config.listeners.user.address, tls, bounds(&limits, behind_proxy)).await?;
+    let operators_side = match config.listeners.metrics {
+        Some(address) => Some(Listener::bind("operators", address, None, bounds(&limits, false)).await?),
         None => None,
     };
     let cluster = cluster().await?;
@@ -78,7 +81,7 @@ pub async fn serve(config: Config, stop: CancellationToken) -> Result<()> {
             let source = own_svids(&config, spire).await?;
             let client = banlieue_spire::Client::with_source(&spire.server, &config.trust_domain, source.clone())?;
             let tls = Arc::new(sandbox_tls(&config, source)?);
-            let listener = Listener::bind("sandbox", listener.address, Some(tls), limits.connections).await?;
+            let listener = Listener::bind("sandbox", listener.address, Some(tls), bounds(&limits, false)).await?;
             let entries = Entries::new(client, config.trust_domain.clone(), config.cluster.clone());
             (Some(listener), Some(entries))
         }
@@ -92,7 +95,8 @@ pub async fn serve(config: Config, stop: CancellationToken) -> Result<()> {
         grants: Grants::new(sealing),
         signing,
         audit,
-        metrics,
+        metrics: metrics.clone(),
+        failure_rate: (!behind_proxy).then(|| Rate::new(limits.failures_per_minute, limits.failures_per_minute)),
         subject_rate: Rate::new(limits.subject_burst, limits.subject_per_minute),
         claim_rate: Rate::new(limits.claim_tokens_per_minute, limits.claim_tokens_per_minute),
         entries,
@@ -105,26 +109,57 @@ pub async fn serve(config: Config, stop: CancellationToken) -> Result<()> {
     tasks.spawn(keeper::free(broker.clone(), over, stop.clone()));
     tasks.spawn(keeper::sweep(broker.clone(), stop.clone()));
     let patience = Duration::from_secs(limits.stop_seconds);
-    tasks.spawn(user_side.serve(user::router(broker.clone()), stop.clone(), patience));
+    // Asked until the very end whether mediatore lives, so it ends last.
+    let end = CancellationToken::new();
+    if let Some(listener) = operators_side {
+        tracing::info!(operators = %listener.address()?, "mediatore listens");
+        let router = operators::router(broker.clone(), Arc::new(registry));
+        tokio::spawn(listener.serve(router, metrics.clone(), end.clone(), LAST));
+    }
+    tasks.spawn(user_side.serve(user::router(broker.clone()), metrics.clone(), stop.clone(), patience));
     if let Some(listener) = sandbox_side {
         tracing::info!(sandbox = %listener.address()?, "mediatore listens");
         tasks.spawn(entries::follow(broker.clone(), stop.clone()));
         tasks.spawn(entries::sweep(broker.clone(), stop.clone()));
-        tasks.spawn(listener.serve(sandbox::router(broker.clone()), stop.clone(), patience));
+        tasks.spawn(listener.serve(sandbox::router(broker.clone()), metrics.clone(), stop.clone(), patience));
     }
-    if let Some(listener) = metrics_side {
-        tasks.spawn(listener.serve(operators(broker, Arc::new(registry)), stop.clone(), patience));
-    }
+    drop(broker);
+    let mut outcome = Ok(());
     // Each ends because of `stop` alone; one that ends otherwise takes the program with it, to be started again.
-    while let Some(ended) = tasks.join_next().await {
-        if !stop.is_cancelled() {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        ended = tasks.join_next() => {
+            outcome = match ended {
+                Some(Err(error)) => Err(error).context("a part of mediatore ended"),
+                _ => Err(anyhow!("a part of mediatore ended")),
+            };
             stop.cancel();
-            ended.context("a part of mediatore ended")?;
-            return Err(anyhow!("a part of mediatore ended"));
         }
     }
+    // What does not end in time is cut off: whoever stops mediatore waits for this.
+    let all = async { while tasks.join_next().await.is_some() {} };
+    if tokio::time::timeout(patience + LAST, all).await.is_err() {
+        tracing::warn!("some work is cut off at the end");
+        tasks.shutdown().await;
+    }
+    end.cancel();
+    record.finish(LAST).await;
     tracing::info!("mediatore stopped");
-    Ok(())
+    outcome
+}
+
+/// What each listener takes on.
+fn bounds(limits: &Limits, behind_proxy: bool) -> Bounds {
+    Bounds {
+        connections: limits.connections,
+        each_address: (!behind_proxy).then_some(limits.connections_per_address),
+        each_identity: limits.connections_per_identity,
+        times: Times {
+            handshake: Duration::from_secs(limits.handshake_seconds),
+            quiet: Duration::from_secs(limits.quiet_seconds),
+            age: Duration::from_secs(limits.connection_seconds),
+        },
+    }
 }
 
 fn sealing_keys(config: &Config, stop: &CancellationToken) -> Result<Arc<Reloaded<SealingKeys>>> {
@@ -203,21 +238,4 @@ fn sandbox_tls(config: &Config, source: X509Source) -> Result<ServerConfig> {
         .with_alpn_protocols([&b"h2"[..], b"http/1.1"])
         .build()
         .context("TLS of the sandbox side")
-}
-
-/// Metrics and probes, for operators.
-fn operators(broker: Arc<Broker>, registry: Arc<Registry>) -> Router {
-    let text = async |State(registry): State<Arc<Registry>>| {
-        let mut body = String::new();
-        match prometheus_client::encoding::text::encode(&mut body, &registry) {
-            Ok(()) => Ok(body),
-            Err(_) => Err(::http::StatusCode::INTERNAL_SERVER_ERROR),
-        }
-    };
-    Router::new().route("/metrics", get(text)).with_state(registry).merge(
-        Router::new()
-            .route("/livez", get(user::discovery::healthz))
-            .route("/readyz", get(user::discovery::readyz))
-            .with_state(broker),
-    )
 }

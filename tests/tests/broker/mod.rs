@@ -91,7 +91,7 @@ impl Setup {
                 "apps": { "allowed": true, "role": "Sandbox.Access" },
             }],
             "audiences": [
-                { "id": "api://trading-data", "endpoints": ["trading.example:443"], "apps": ["pipeline"] },
+                { "id": "api://trading-data", "endpoints": ["trading.example:443"], "apps": [{ "issuer": "entra", "ids": ["pipeline"] }] },
                 { "id": "api://people-only" },
             ],
             "sealing_keys": [{ "id": "one", "file": sealing }],

@@ -17,7 +17,7 @@ use super::{
     name::Digest,
     record::{subject, workload_digest},
 };
-use crate::config::Audience;
+use crate::config::{Audience, Config};
 
 const VERSION: u8 = 1;
 const NONCE: usize = 12;
@@ -66,10 +66,10 @@ impl Grant {
         })
     }
 
-    /// Whether this subject may have tokens for an audience: services only when they are listed, by id or client.
+    /// Whether this subject may have tokens for an audience: services only when they are listed.
     #[must_use]
-    pub fn may_have(&self, audience: &Audience) -> bool {
-        self.path != Path::Service || audience.apps.iter().any(|app| *app == self.id || *app == self.client)
+    pub fn may_have(&self, config: &Config, audience: &Audience) -> bool {
+        self.path != Path::Service || config.is_listed(audience, &self.issuer, &self.client)
     }
 
     /// Whether the claim is what was granted.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Backend, Config, secrets};
+use super::{Audience, Backend, Config};
 
 /// Names under which the Kubernetes API is known as an audience wherever nobody changed it.
 const KUBERNETES: [&str; 5] = [
@@ -96,6 +96,20 @@ impl Config {
         if self.listeners.sandbox.is_some() && self.spire.is_none() {
             problems.push("spire: is missing, and listeners.sandbox needs it for its certificate".to_owned());
         }
+        let user = Some(("user", self.listeners.user.address));
+        let sandbox = self.listeners.sandbox.as_ref().map(|it| ("sandbox", it.address));
+        let metrics = self.listeners.metrics.map(|address| ("metrics", address));
+        let all: Vec<_> = [user, sandbox, metrics].into_iter().flatten().collect();
+        for (at, (name, address)) in all.iter().enumerate() {
+            if let Some((other, _)) = all.iter().skip(at + 1).find(|(_, other)| other == address && other.port() != 0) {
+                problems.push(format!("listeners.{other}: has the address of listeners.{name}, {address}"));
+            }
+        }
+        if let Some(spire) = &self.spire
+            && endpoint_parts(&spire.server).is_none()
+        {
+            problems.push(format!("spire.server: {:?} is not host:port", spire.server));
+        }
         if let Some(spire) = &self.spire
             && !spire.workload_api.starts_with("unix:")
         {
@@ -140,6 +154,7 @@ impl Config {
             if audience.max_ttl == 0 || audience.max_ttl > 900 {
                 problems.push(format!("{at}: max_ttl must be 1 to 900 seconds"));
             }
+            self.app_problems(audience, &at, problems);
             for endpoint in &audience.endpoints {
                 if endpoint_parts(endpoint).is_none() {
                     problems.push(format!("{at}: endpoint {endpoint:?} is not host:port"));
@@ -152,6 +167,30 @@ impl Config {
         {
             problems.push("sts.issuer: must be an https URL without a slash at its end, query or fragment".to_owned());
         }
+    }
+
+    /// An id means an application only at the issuer that gave it.
+    fn app_problems(&self, audience: &Audience, at: &str, problems: &mut Vec<String>) {
+        for apps in &audience.apps {
+            let at = format!("{at}: apps of issuer {:?}", apps.issuer);
+            match self.issuers.iter().find(|issuer| issuer.name == apps.issuer) {
+                None => problems.push(format!("{at}: there is no such issuer")),
+                Some(issuer) if !issuer.apps.allowed => {
+                    problems.push(format!("{at}: its services may not claim; set apps.allowed there"));
+                }
+                Some(issuer) => {
+                    let known = &issuer.apps.ids;
+                    for id in apps.ids.iter().filter(|id| !known.is_empty() && !known.contains(id)) {
+                        problems.push(format!("{at}: {id} is not among its apps.ids, so it cannot claim"));
+                    }
+                }
+            }
+            if apps.ids.is_empty() || apps.ids.iter().any(String::is_empty) {
+                problems.push(format!("{at}: ids must be client ids of services, at least one"));
+            }
+            unique(problems, &at, apps.ids.iter().map(String::as_str));
+        }
+        unique(problems, &format!("{at}: apps"), audience.apps.iter().map(|apps| apps.issuer.as_str()));
     }
 
     fn key_problems(&self, problems: &mut Vec<String>) {
@@ -178,6 +217,12 @@ impl Config {
         // A slot that nobody uses is swept after 60 s: no request may still be on its way to use it then.
         range("request_seconds", limits.request_seconds, 1, 30);
         range("connections", limits.connections as u64, 1, 1_000_000);
+        range("connections_per_address", limits.connections_per_address as u64, 1, 1_000_000);
+        range("connections_per_identity", limits.connections_per_identity as u64, 1, 1_000_000);
+        range("handshake_seconds", limits.handshake_seconds, 1, 60);
+        range("quiet_seconds", limits.quiet_seconds, 1, 600);
+        range("connection_seconds", limits.connection_seconds, 1, 86_400);
+        range("failures_per_minute", limits.failures_per_minute.into(), 1, 1_000_000);
         range("subject_burst", limits.subject_burst.into(), 1, 1_000_000);
         range("subject_per_minute", limits.subject_per_minute.into(), 1, 1_000_000);
         range("claim_tokens_per_minute", limits.claim_tokens_per_minute.into(), 1, 1_000_000);
@@ -185,26 +230,6 @@ impl Config {
         range("poll_seconds", limits.poll_seconds, 1, 60);
         range("lease_seconds", limits.lease_seconds, 5, 3600);
         range("stop_seconds", limits.stop_seconds, 1, 600);
-    }
-
-    /// Every problem of the files that the configuration refers to.
-    pub(super) fn file_problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        let mut note = |at: String, outcome: Result<(), secrets::SecretError>| {
-            if let Err(error) = outcome {
-                problems.push(format!("{at}: {error}"));
-            }
-        };
-        if let Some(tls) = &self.listeners.user.tls {
-            note("listeners.user.tls".to_owned(), secrets::certificate(tls).map(drop));
-        }
-        for key in &self.sealing_keys {
-            note(format!("sealing_keys ({})", key.id), secrets::sealing_key(&key.file).map(drop));
-        }
-        for file in self.sts.iter().flat_map(|sts| &sts.key_files) {
-            note("sts.key_files".to_owned(), secrets::signing_key(file).map(drop));
-        }
-        problems
     }
 }
 

@@ -4,6 +4,7 @@
 //! Each top-level key, and each item of a list, is read by itself, so that a mistake in one does not hide the next.
 
 mod check;
+mod files;
 mod secrets;
 
 use std::{
@@ -18,6 +19,7 @@ use serde_json::{Map, Value};
 
 pub(crate) use check::endpoint_parts;
 pub use check::{Reserved, resource};
+use files::Files;
 pub use secrets::{SecretError, certificate, sealing_key, signing_key};
 
 /// Longest configuration file, in bytes.
@@ -146,9 +148,19 @@ pub struct Audience {
     /// `host:port` that the workload may reach for it.
     #[serde(default)]
     pub endpoints: Vec<String>,
-    /// Ids of the services that may have app-only tokens for it.
+    /// Services that may have app-only tokens for it.
     #[serde(default)]
-    pub apps: Vec<String>,
+    pub apps: Vec<AudienceApps>,
+}
+
+/// Services of one issuer: what an id means, only its issuer says.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AudienceApps {
+    /// Name of the issuer's entry.
+    pub issuer: String,
+    /// Their client ids there.
+    pub ids: Vec<String>,
 }
 
 /// Who makes the tokens of an audience.
@@ -226,6 +238,20 @@ pub struct Limits {
     pub request_seconds: u64,
     /// Connections at once, for each listener.
     pub connections: usize,
+    /// Of those, from one address (of IPv6: one /64). Not counted on a user side that is behind a proxy.
+    pub connections_per_address: usize,
+    /// Of those, of one SPIFFE id.
+    pub connections_per_identity: usize,
+    /// Longest TLS handshake, in seconds.
+    pub handshake_seconds: u64,
+    /// Longest time that a connection is open without a request under way, in seconds: before the first byte, while a
+    /// request's head arrives, and between requests.
+    pub quiet_seconds: u64,
+    /// Longest life of a connection, in seconds; what is under way then may end.
+    pub connection_seconds: u64,
+    /// Requests without an acceptable token that one address may make in a burst, and per minute in the long run; what is
+    /// beyond is answered 429 and not recorded. Not counted behind a proxy.
+    pub failures_per_minute: u32,
     /// Requests that a subject may make in a burst.
     pub subject_burst: u32,
     /// Requests per minute that a subject may make in the long run.
@@ -249,6 +275,12 @@ impl Default for Limits {
             body_seconds: 10,
             request_seconds: 20,
             connections: 4096,
+            connections_per_address: 256,
+            connections_per_identity: 32,
+            handshake_seconds: 10,
+            quiet_seconds: 30,
+            connection_seconds: 3600,
+            failures_per_minute: 120,
             subject_burst: 30,
             subject_per_minute: 120,
             claim_tokens_per_minute: 120,
@@ -277,10 +309,12 @@ impl Config {
             return Err(file(format!("it is longer than {FILE_LIMIT} bytes")));
         }
         let text = std::fs::read_to_string(path).map_err(|error| file(error.to_string()))?;
-        let content = |problems| ConfigError::Content { path: shown.clone(), problems };
-        let config = Self::parse(&text).map_err(content)?;
-        let problems = config.file_problems();
-        if problems.is_empty() { Ok(config) } else { Err(content(problems)) }
+        let (config, mut problems, files) = Self::read(&text);
+        problems.extend(files.problems());
+        match config {
+            Some(config) if problems.is_empty() => Ok(config),
+            _ => Err(ConfigError::Content { path: shown, problems }),
+        }
     }
 
     /// Reads and checks a document, without the files it refers to.
@@ -288,8 +322,21 @@ impl Config {
     /// # Errors
     /// All problems.
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
-        let document: Map<String, Value> = serde_saphyr::from_str(text)
-            .map_err(|error| vec![error.to_string().lines().next().unwrap_or("no YAML").to_owned()])?;
+        match Self::read(text) {
+            (Some(config), problems, _) if problems.is_empty() => Ok(config),
+            (_, problems, _) => Err(problems),
+        }
+    }
+
+    /// What can be made of a document, everything that is wrong with it, and the files it refers to.
+    fn read(text: &str) -> (Option<Self>, Vec<String>, Files) {
+        let document: Map<String, Value> = match serde_saphyr::from_str(text) {
+            Ok(document) => document,
+            Err(error) => {
+                let what = error.to_string().lines().next().unwrap_or("no YAML").to_owned();
+                return (None, vec![what], Files::default());
+            }
+        };
         let mut read = Reader { document, problems: Vec::new() };
         let trust_domain = read.word("trust_domain", TrustDomain::parse);
         let cluster = read.word("cluster", Cluster::parse);
@@ -299,22 +346,24 @@ impl Config {
             .enumerate()
             .map(|(at, text)| read.checked(&format!("namespaces[{at}]"), Namespace::parse(&text)))
             .collect();
-        let listeners = read.section("listeners", true);
-        let issuers = read.list("issuers", true);
+        let listeners: Option<Listeners> = read.section("listeners", true);
+        let issuers: Vec<Issuer> = read.list("issuers", true);
         let audiences = read.list("audiences", false);
-        let sealing_keys = read.list("sealing_keys", true);
-        let sts = read.section("sts", false);
+        let sealing_keys: Vec<SealingKey> = read.list("sealing_keys", true);
+        let sts: Option<Sts> = read.section("sts", false);
         let spire = read.section("spire", false);
         let pools = read.list("pools", false);
-        let registry = read.section("registry", false);
+        let registry: Option<Registry> = read.section("registry", false);
         let kubernetes_audiences = read.list("kubernetes_audiences", false);
         let limits = read.section("limits", false).unwrap_or_default();
-        let audit_file = read.section("audit_file", false);
+        let audit_file: Option<PathBuf> = read.section("audit_file", false);
         read.nothing_left();
         let mut problems = read.problems;
+        let tls = listeners.as_ref().and_then(|listeners| listeners.user.tls.as_ref());
+        let files = Files::of(tls, &sealing_keys, sts.as_ref(), &issuers, registry.as_ref(), audit_file.as_ref());
         // Further checks need a whole; what is missing was said already.
         let (Some(trust_domain), Some(cluster), Some(listeners)) = (trust_domain, cluster, listeners) else {
-            return Err(problems);
+            return (None, problems, files);
         };
         let config = Self {
             trust_domain,
@@ -333,7 +382,14 @@ impl Config {
             audit_file,
         };
         problems.extend(config.problems());
-        if problems.is_empty() { Ok(config) } else { Err(problems) }
+        (Some(config), problems, files)
+    }
+
+    /// Whether a service, by its client id at this issuer, may have tokens for an audience.
+    #[must_use]
+    pub fn is_listed(&self, audience: &Audience, issuer_url: &str, client: &str) -> bool {
+        let Some(issuer) = self.issuers.iter().find(|issuer| issuer.url == issuer_url) else { return false };
+        audience.apps.iter().any(|apps| apps.issuer == issuer.name && apps.ids.iter().any(|id| id == client))
     }
 
     /// The audience of this id.

@@ -72,6 +72,16 @@ pub fn signing_key(path: &Path) -> Result<SigningKey, SecretError> {
     SigningKey::from_pem(&read(path)?).map_err(|KeyError(what)| content(path, what))
 }
 
+/// Certificates of authorities.
+///
+/// # Errors
+/// When the file has anything else, or none.
+pub fn authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, SecretError> {
+    let wrong = || content(path, "must hold certificates in PEM");
+    let all: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<_, _>>().map_err(|_| wrong())?;
+    if all.is_empty() { Err(wrong()) } else { Ok(all) }
+}
+
 /// A certificate chain with its key.
 ///
 /// # Errors

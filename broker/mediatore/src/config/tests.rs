@@ -10,9 +10,9 @@ listeners:
   user: {address: '127.0.0.1:8443', tls: {certificate_file: /a, key_file: /b}}
   sandbox: {address: '127.0.0.1:8444'}
 issuers:
-- {name: idp, url: 'https://idp.example', client_id: broker-client, accepts: access_token, clients: [cli], require: {scope: sandbox.access}}
+- {name: idp, url: 'https://idp.example', client_id: broker-client, accepts: access_token, clients: [cli], require: {scope: sandbox.access}, apps: {allowed: true, role: r, ids: [app-1, app-2]}}
 audiences:
-- {id: 'api://trading-data', backend: sts, max_ttl: 600, endpoints: ['trading.example:443'], apps: [app-1]}
+- {id: 'api://trading-data', backend: sts, max_ttl: 600, endpoints: ['trading.example:443'], apps: [{issuer: idp, ids: [app-1]}]}
 sealing_keys:
 - {id: k1, file: /keys/k1}
 sts: {issuer: 'https://mediatore.example', key_files: [/keys/sts]}
@@ -107,4 +107,74 @@ fn files_are_looked_into_without_showing_them() {
     assert!(signing_key(&file("p256", pair.as_bytes())).is_ok());
     let other = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap().serialize_pem();
     assert!(signing_key(&file("ed", other.as_bytes())).unwrap_err().to_string().contains("P-256"));
+}
+
+#[test]
+fn an_application_is_one_of_its_issuers() {
+    for (to, part) in [
+        ("[{issuer: nobody, ids: [app-1]}]", "there is no such issuer"),
+        ("[{issuer: idp, ids: [app-3]}]", "app-3 is not among its apps.ids"),
+        ("[{issuer: idp, ids: []}]", "at least one"),
+        ("[{issuer: idp, ids: [app-1, app-1]}]", "stands there twice"),
+        ("[{issuer: idp, ids: [app-1]}, {issuer: idp, ids: [app-2]}]", "stands there twice"),
+        ("[app-1]", "audiences[0]"),
+    ] {
+        let said = problems(|good| good.replace("[{issuer: idp, ids: [app-1]}]", to));
+        assert!(said.contains(part), "{to}: {said}");
+    }
+    let closed = problems(|good| good.replace(", apps: {allowed: true, role: r, ids: [app-1, app-2]}", ""));
+    assert!(closed.contains("set apps.allowed there"), "{closed}");
+}
+
+#[test]
+fn two_listeners_have_two_addresses() {
+    assert!(problems(|good| good.replace("8444", "8443")).contains("has the address of listeners.user"));
+    assert_eq!(problems(|good| good.replace("8444", "0").replace("8443", "0")), "");
+    assert!(problems(|good| good.replace("spire:8081", "spire")).contains("spire.server"));
+}
+
+#[test]
+fn everything_that_serve_reads_is_checked_beside_everything_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let write = |name: &str, content: &str| {
+        std::fs::write(dir.path().join(name), content).unwrap();
+        path(name)
+    };
+    let pem = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    let (one, same) = (write("one", &pem), write("same", &pem));
+    let text = format!(
+        "{}\nregistry: {{ca_file: {}}}\naudit_file: {}\nnonsense: 1\n",
+        GOOD.replace("/a,", &format!("{},", path("no-certificate")))
+            .replace("/b}", &format!("{}}}", path("no-key")))
+            .replace("/keys/k1", &write("sealing", "swordfish"))
+            .replace("[/keys/sts]", &format!("[{one}, {same}, {}]", path("no-signing-key")))
+            .replace("clients: [cli],", &format!("clients: [cli], ca_file: {},", write("ca", "swordfish"))),
+        write("registry", "swordfish"),
+        path("no-folder/audit"),
+    );
+    let file = dir.path().join("config.yaml");
+    let said = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        Config::load(&file).unwrap_err().to_string()
+    };
+    let parts = [
+        "listeners.user.tls: cannot read",
+        "sealing_keys (k1): ",
+        "has the same key as",
+        "no-signing-key",
+        "issuers (idp).ca_file: ",
+        "registry.ca_file: ",
+        "audit_file: cannot write",
+        "nonsense: there is no such key",
+    ];
+    // However little else of it can be read.
+    for text in [text.clone(), text.replace("cluster: local", "cluster: Not A Label")] {
+        let said = said(&text);
+        for part in parts {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        assert!(!said.contains("swordfish"), "{said}");
+    }
+    assert!(!dir.path().join("no-folder").exists());
 }

@@ -64,6 +64,8 @@ codes! {
     IdempotencyConflict = "idempotency_conflict", CONFLICT;
     /// The claim is over; the guest powers off.
     Released = "released", GONE;
+    /// The request's head is too long.
+    HeadersTooLarge = "headers_too_large", REQUEST_HEADER_FIELDS_TOO_LARGE;
     /// The body is too long.
     PayloadTooLarge = "payload_too_large", PAYLOAD_TOO_LARGE;
     /// The subject has as many claims as the pool allows.
@@ -113,6 +115,15 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// The body of the answer.
+    #[must_use]
+    pub fn text(&self) -> Vec<u8> {
+        // Two texts always serialise.
+        serde_json::to_vec(&Shape { error: self.code.as_str(), detail: &self.detail }).unwrap_or_default()
+    }
+}
+
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let code = match refusal.code {
@@ -141,7 +152,7 @@ struct Shape<'a> {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let mut response = json(self.code.status(), &Shape { error: self.code.as_str(), detail: &self.detail });
+        let mut response = answered(self.code.status(), self.text());
         let headers = response.headers_mut();
         if let Some(challenge) = self.challenge {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
@@ -170,8 +181,12 @@ pub struct Outcome {
 pub fn json(status: StatusCode, value: &impl Serialize) -> Response {
     let Ok(text) = serde_json::to_vec(value) else {
         // No type of ours fails to serialise.
-        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        return Failure::new(Code::Internal, "mediatore has a defect here; see its log").into_response();
     };
+    answered(status, text)
+}
+
+fn answered(status: StatusCode, text: Vec<u8>) -> Response {
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

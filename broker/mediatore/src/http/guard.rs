@@ -12,9 +12,16 @@ use futures::FutureExt;
 
 use super::{
     answer::{Code, Failure, Outcome},
+    connection::HEAD_BYTES,
     route::{Described, fits},
 };
 use crate::metrics::Metrics;
+
+/// A head's length as HTTP/2 counts it (RFC 9113, 6.5.2).
+fn head_bytes(request: &Request) -> usize {
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum::<usize>();
+    request.uri().path_and_query().map_or(0, |target| target.as_str().len()) + fields
+}
 
 /// Guards every route of a router. `longest` is for a request as a whole.
 pub fn guarded(
@@ -31,6 +38,13 @@ pub fn guarded(
             // A label is a route's pattern, never the path that somebody sent.
             let route = patterns.iter().find(|pattern| fits(pattern, request.uri().path())).copied().unwrap_or("none");
             let begun = std::time::Instant::now();
+            if head_bytes(&request) > HEAD_BYTES {
+                // HTTP/1.1 has it from hyper; HTTP/2 would have an answer without a body.
+                let failure =
+                    Failure::new(Code::HeadersTooLarge, format!("a request's head has at most {HEAD_BYTES} bytes"));
+                metrics.answered(side, route, failure.code.status().as_u16(), failure.code.as_str(), begun.elapsed());
+                return failure.into_response();
+            }
             let answering = AssertUnwindSafe(next.run(request)).catch_unwind();
             let response: Response = match tokio::time::timeout(longest, answering).await {
                 Ok(Ok(response)) => response,

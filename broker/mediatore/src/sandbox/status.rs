@@ -166,10 +166,10 @@ pub async fn identify(
     {
         return Err(Failure::new(Code::NoClaim, "nothing that may have an identity now"));
     }
-    let id = entries
-        .make(claim, member)
-        .await
-        .map_err(|error: EntryError| Failure::new(Code::Unavailable, error.to_string()).because("spire"))?;
+    let id = entries.make(claim, member).await.map_err(|error: EntryError| {
+        tracing::warn!(%error, "an entry is not made");
+        Failure::new(Code::Unavailable, "SPIRE does not make the identity now; try again").because("spire")
+    })?;
     broker.metrics.kept("entry_made");
     let mut status = claim.status.clone().unwrap_or_default();
     if status.spiffe_id.as_deref() == Some(id.as_str()) {

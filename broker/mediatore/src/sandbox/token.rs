@@ -55,32 +55,33 @@ pub struct TokenResponse {
 /// # Errors
 /// `unknown_audience`, `released`, `member_revoked`, `no_claim`, `forbidden`, `rate_limited`, `unavailable`.
 pub async fn post(State(broker): State<Arc<Broker>>, Workload(uid): Workload, body: Body) -> Result<Response, Failure> {
-    let asked = body::read::<TokenRequest>(body, broker.body_limits()).await;
-    let audience = asked.as_ref().ok().map(|asked| asked.audience.clone());
-    let outcome = match asked {
-        Ok(asked) => give(&broker, &uid, &asked.audience).await,
-        Err(failure) => Err(failure),
-    };
+    let request = body::read::<TokenRequest>(body, broker.body_limits()).await;
+    let audience = request.as_ref().ok().map(|request| request.audience.clone());
     // An audience that is in no claim is whatever somebody sent: not for the record in any length.
     let known = audience.as_deref().filter(|audience| broker.config.audience(audience).is_some());
     let entry = Entry { claim_uid: Some(uid.as_str()), audience: known, ..Entry::about("token", None) };
+    let asked = broker.audit.ask(entry);
+    let outcome = match request {
+        Ok(request) => give(&broker, &uid, &request.audience).await,
+        Err(failure) => Err(failure),
+    };
     match outcome {
         Ok((response, claims, lent)) => {
             let (namespace, name) = place(&lent.claim);
-            broker.audit.write(&Entry {
-                outcome: "allowed",
+            let entry = Entry {
                 reason: "sts",
                 claim: Some(format!("{namespace}/{name}")),
                 subject_key: Some(claims.sub.clone()),
                 path: Some(lent.grant.path.as_str()),
                 token_id: Some(&claims.jti),
                 member_uid: lent.member.metadata.uid.as_deref(),
-                ..entry.of_subject(&lent.claim.spec.subject)
-            });
+                ..asked.entry().of_subject(&lent.claim.spec.subject)
+            };
+            asked.allowed(entry).await?;
             Ok(json(StatusCode::OK, &response))
         }
         Err(failure) => {
-            broker.audit.write(&Entry { outcome: "denied", reason: failure.reason, ..entry });
+            asked.denied(failure.reason);
             Err(failure)
         }
     }
@@ -119,7 +120,7 @@ async fn give(
     let configured = broker.config.audience(audience).ok_or_else(unknown)?;
     let subject = &lent.claim.spec.subject;
     // The list may have become shorter since the claim was made.
-    if !lent.grant.may_have(configured) {
+    if !lent.grant.may_have(&broker.config, configured) {
         return Err(Failure::new(Code::Forbidden, "this audience is not for this service").because("app_not_listed"));
     }
     let (Backend::Sts, Some(sts), Some(keys)) = (configured.backend, &broker.config.sts, &broker.signing) else {

@@ -14,6 +14,7 @@ use crate::{
     http::{
         answer::{Code, Failure},
         listen::Peer,
+        seats::neighbour,
     },
 };
 
@@ -29,8 +30,20 @@ impl FromRequestParts<Arc<Broker>> for Authenticated {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, broker: &Arc<Broker>) -> Result<Self, Failure> {
-        let peer = parts.extensions.get::<Peer>().map(|peer| peer.address.to_string());
+        let address = parts.extensions.get::<Peer>().map(|peer| peer.address);
+        let peer = address.map(|address| address.to_string());
         let outcome = authenticate(parts, broker).await;
+        // Only what nobody stands behind counts against an address: those who share it with a noisy neighbour are served.
+        if let Err((None, failure)) = &outcome
+            && failure.code == Code::Unauthorized
+            && let (Some(rate), Some(address)) = (&broker.failure_rate, address)
+            && let Err(seconds) = rate.take(neighbour(address.ip()), Instant::now())
+        {
+            broker.metrics.decided("authenticate", "denied", "address_limited");
+            let detail = "too many requests without an acceptable token come from your address; get a new token";
+            let failure = Failure::new(Code::RateLimited, detail).because("address_limited");
+            return Err(Failure { retry_after: Some(seconds), ..failure });
+        }
         if let Err((caller, failure)) = &outcome {
             broker.audit.write(&crate::audit::Entry {
                 outcome: "denied",

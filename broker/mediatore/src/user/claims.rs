@@ -81,11 +81,11 @@ pub async fn delete(
     who: Authenticated,
     Name(name): Name,
 ) -> Result<Response, Failure> {
-    let entry = || Entry { peer: who.peer.clone(), ..Entry::about("release", Some(&who.caller)) };
+    let asked = broker.audit.ask(Entry { peer: who.peer.clone(), ..Entry::about("release", Some(&who.caller)) });
     let claim = match find(&broker, &who.caller, &name).await {
         Ok(claim) => claim,
         Err(failure) => {
-            broker.audit.write(&Entry { outcome: "denied", reason: failure.reason, ..entry() });
+            asked.denied(failure.reason);
             return Err(failure);
         }
     };
@@ -96,14 +96,16 @@ pub async fn delete(
     if let Err(error) = broker.cluster.release(namespace, name, uid).await {
         // Nobody knows whether it was done. If it was, the claim says so itself.
         broker.releasing.remove(uid);
-        return Err(error.into());
+        let failure = Failure::from(error);
+        asked.denied(failure.reason);
+        return Err(failure);
     }
-    broker.audit.write(&Entry {
-        outcome: "allowed",
+    let entry = Entry {
         reason: "own_claim",
         claim: Some(format!("{namespace}/{name}")),
         claim_uid: Some(uid),
-        ..entry()
-    });
+        ..asked.entry()
+    };
+    asked.allowed(entry).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

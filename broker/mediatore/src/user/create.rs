@@ -50,22 +50,21 @@ pub async fn post(
     who: Authenticated,
     body: Body,
 ) -> Result<Response, Failure> {
-    let outcome = take(&broker, &headers, &who.caller, body).await;
-    let entry = Entry { peer: who.peer.clone(), ..Entry::about("claim", Some(&who.caller)) };
-    match outcome {
+    let asked = broker.audit.ask(Entry { peer: who.peer.clone(), ..Entry::about("claim", Some(&who.caller)) });
+    match take(&broker, &headers, &who.caller, body).await {
         Ok((claim, reason)) => {
             let (namespace, name) = place(&claim);
-            broker.audit.write(&Entry {
-                outcome: "allowed",
+            let entry = Entry {
                 reason,
                 claim: Some(format!("{namespace}/{name}")),
                 claim_uid: claim.metadata.uid.as_deref(),
-                ..entry
-            });
+                ..asked.entry()
+            };
+            asked.allowed(entry).await?;
             Ok(json(StatusCode::CREATED, &ClaimResponse::of(&claim)))
         }
         Err(failure) => {
-            broker.audit.write(&Entry { outcome: "denied", reason: failure.reason, ..entry });
+            asked.denied(failure.reason);
             Err(failure)
         }
     }
@@ -133,7 +132,7 @@ pub fn wanted(
             return Err(Failure::new(Code::UnknownAudience, detail));
         };
         // Such tokens carry nobody's rights but the service's, so each service is listed.
-        if caller.path == Path::Service && !audience.apps.iter().any(|app| *app == caller.id || *app == caller.client) {
+        if caller.path == Path::Service && !config.is_listed(audience, &caller.issuer, &caller.client) {
             let detail = format!("audiences: {id:?} is not for this service; have it listed under the audience's apps");
             return Err(Failure::new(Code::Forbidden, detail).because("app_not_listed"));
         }
@@ -202,10 +201,21 @@ impl Making<'_> {
                     let freed = cluster.free_slot(&self.wanted.namespace, &slot).await;
                     tracing::debug!(?freed, "the slot of a claim that was refused");
                 }
-                let call = error.to_string();
+                let refused = |code, detail: &str| {
+                    // Its words name objects and rules that are the operators' own.
+                    tracing::warn!(%error, claim = name, "the API server refused a claim");
+                    Failure::new(code, detail).because("api_refused")
+                };
                 Err(match error.code() {
-                    Some(400 | 422) => Failure::new(Code::InvalidRequest, call).because("api_refused"),
-                    Some(403) => Failure::new(Code::Forbidden, call).because("api_refused"),
+                    Some(400 | 422) => refused(
+                        Code::InvalidRequest,
+                        "the cluster does not take this claim as it is; look at workload, ttl_seconds and audiences, or ask \
+                         your operators",
+                    ),
+                    Some(403) => refused(
+                        Code::Forbidden,
+                        "the cluster does not allow this claim, by a policy or a quota; ask your operators",
+                    ),
                     _ => error.into(),
                 })
             }

@@ -13,10 +13,12 @@ cluster: local
 namespaces: [sandboxes]
 listeners: {user: {address: '127.0.0.1:0', behind_proxy: true}}
 issuers:
-- {name: idp, url: 'https://idp.example', client_id: m, accepts: access_token, clients: [cli], require: {scope: s}}
+- {name: idp, url: 'https://idp.example', client_id: m, accepts: access_token, clients: [cli], require: {scope: s}, apps: {allowed: true, role: r}}
+- {name: other, url: 'https://other.example', client_id: m, accepts: access_token, apps: {allowed: true, role: r}}
 audiences:
-- {id: data, apps: [app-oid]}
-- {id: app-client-data, apps: [app-client]}
+- {id: data, apps: [{issuer: other, ids: [x]}, {issuer: idp, ids: [app-client]}]}
+- {id: of-the-other-issuer, apps: [{issuer: other, ids: [app-client]}]}
+- {id: by-its-object, apps: [{issuer: idp, ids: [app-oid]}]}
 - {id: people-only}
 - {id: not-in-the-pool}
 sealing_keys: [{id: k, file: /k}]
@@ -31,7 +33,7 @@ fn pool() -> VirtualMachinePool {
             "maxReplicas": 1, "template": {},
             "claimPolicy": {
                 "maxTtlSeconds": 600, "allowedImages": ["registry.internal:5000/sandbox/*"],
-                "allowedAudiences": ["data", "app-client-data", "people-only", "nobody-knows"],
+                "allowedAudiences": ["data", "of-the-other-issuer", "by-its-object", "people-only", "nobody-knows"],
                 "maxRetentionSeconds": 100, "maxBindDeadlineSeconds": 30,
             },
         },
@@ -71,7 +73,9 @@ fn judged(path: Path, edit: Value) -> Result<Wanted, Failure> {
 #[case::unknown(Path::Person, json!({ "audiences": ["data", "nobody-knows"] }), Some(Code::UnknownAudience))]
 #[case::not_in_the_pool(Path::Person, json!({ "audiences": ["not-in-the-pool"] }), Some(Code::UnknownAudience))]
 #[case::reserved(Path::Person, json!({ "audiences": ["mediatore"] }), Some(Code::UnknownAudience))]
-#[case::service(Path::Service, json!({ "audiences": ["data", "app-client-data"] }), None)]
+#[case::service(Path::Service, json!({ "audiences": ["data"] }), None)]
+#[case::service_of_another_issuer(Path::Service, json!({ "audiences": ["of-the-other-issuer"] }), Some(Code::Forbidden))]
+#[case::service_by_its_object(Path::Service, json!({ "audiences": ["by-its-object"] }), Some(Code::Forbidden))]
 #[case::service_not_listed(Path::Service, json!({ "audiences": ["people-only"] }), Some(Code::Forbidden))]
 #[case::agent(Path::AgentForPerson, json!({ "audiences": ["people-only"] }), None)]
 #[case::refresh(Path::Person, json!({ "refresh_token": "x" }), Some(Code::InvalidRequest))]
