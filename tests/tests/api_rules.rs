@@ -5,30 +5,12 @@
 mod api;
 
 use api::objects::{HEX, HEX2, WHEN, claim, member, pool, report, with};
-use api::{Fixture, refused, test};
+use api::{Fixture, merge, merge_status, post, refused, test};
 use banlieue_cluster::Identity;
 use banlieue_crds::{EndorsementReport, PoolMember, VirtualMachineClaim, VirtualMachinePool};
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
-
-fn post() -> PostParams {
-    PostParams::default()
-}
-
-async fn merge<K>(api: &Api<K>, name: &str, patch: Value) -> kube::Result<K>
-where
-    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
-}
-
-async fn merge_status<K>(api: &Api<K>, name: &str, status: Value) -> kube::Result<K>
-where
-    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    api.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({ "status": status }))).await
-}
 
 #[test]
 fn defaults_of_the_api_server_are_those_of_the_types() {

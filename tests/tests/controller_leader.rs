@@ -71,8 +71,7 @@ async fn one_leads_and_the_other_takes_over() {
     let builder = Cluster::builder().nodes("w-1=weightless").controller().args(FIRST, ["--lease-seconds", "9"]);
     let cluster: &'static Cluster =
         Box::leak(Box::new(builder.start().await.unwrap_or_else(|error| panic!("{error}"))));
-    cluster.pool_namespace("two").await.unwrap();
-    let at = Fixture { cluster, namespace: "two".into() };
+    let at = Fixture::of(cluster).await;
     let mut bindings = Bindings::default();
     at.pool("p", 2, 6, 2).await;
     at.pool_is_warm("p").await;

@@ -6,15 +6,14 @@ mod light;
 
 use std::path::Path;
 
-use banlieue_cluster::Identity;
 use banlieue_crds::claim::ClaimPhase;
 use banlieue_crds::conditions::ClaimReason;
 use banlieue_crds::kubevirt::VirtualMachineInstance;
 use banlieue_crds::member::MemberPhase;
 use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool};
-use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::{Api, ResourceExt};
+use banlieue_tests::members::{self, instance_uid};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, PostParams};
 use light::{Fixture, HONEST, eventually, test};
 use serde_json::json;
 
@@ -34,11 +33,18 @@ fn two_members_that_prove_one_key_are_both_out() {
         .await;
 
         // Its node cannot start it without its enrolment, and goes on with the vTPM that it finds once it has that.
-        cordon(&at, true).await;
+        members::cordon(at.cluster.admin(), NODE, true).await;
         at.pool("q", HONEST).await;
-        let copy = made(&at, "q").await;
-        let enrolment = take_enrolment(&at, &copy).await;
-        cordon(&at, false).await;
+        let mut made = None;
+        eventually("a member has an instance", async || {
+            made = members::first(&at.all(), "q", members::is_made).await;
+            made.is_some()
+        })
+        .await;
+        let copy = made.unwrap();
+        let secrets = members::enrolments(at.cluster, &at.namespace).await;
+        let enrolment = members::take_enrolment(&secrets, &copy).await;
+        members::cordon(at.cluster.admin(), NODE, false).await;
         eventually("the node misses the enrolment", async || {
             let instance = at.all::<VirtualMachineInstance>().get(&copy.name_any()).await.unwrap();
             let said = instance.condition("Synchronized").and_then(|it| it.message.clone());
@@ -46,7 +52,6 @@ fn two_members_that_prove_one_key_are_both_out() {
         })
         .await;
         copy_state(&at, &original, &copy);
-        let secrets = secrets(&at).await;
         secrets.create(&PostParams::default(), &enrolment).await.unwrap();
 
         let attested = async |member: &PoolMember| {
@@ -83,49 +88,12 @@ fn two_members_that_prove_one_key_are_both_out() {
     });
 }
 
-/// The enrolment Secrets, as the controller's own account: nobody else may touch them.
-async fn secrets(at: &Fixture) -> Api<Secret> {
-    Api::namespaced(at.cluster.kube(&Identity::Controller).await.unwrap(), &at.namespace)
-}
-
-/// Deletes the member's enrolment Secret, and gives what it was.
-async fn take_enrolment(at: &Fixture, member: &PoolMember) -> Secret {
-    let (secrets, name) = (secrets(at).await, format!("{}-enrol", member.name_any()));
-    let mut object = secrets.get(&name).await.unwrap();
-    secrets.delete(&name, &DeleteParams::default()).await.unwrap();
-    let metadata = &mut object.metadata;
-    (metadata.uid, metadata.resource_version, metadata.managed_fields) = (None, None, None);
-    object
-}
-
-async fn cordon(at: &Fixture, cordoned: bool) {
-    let nodes: Api<Node> = Api::all(at.cluster.admin());
-    let patch = Patch::Merge(json!({ "spec": { "unschedulable": cordoned } }));
-    nodes.patch(NODE, &PatchParams::default(), &patch).await.unwrap();
-}
-
-/// The pool's member, once its instance is recorded.
-async fn made(at: &Fixture, pool: &str) -> PoolMember {
-    let mut found = None;
-    eventually("a member has an instance", async || {
-        let members = at.all::<PoolMember>().list(&Default::default()).await.unwrap();
-        found = members.into_iter().find(|member| {
-            member.spec.pool_ref.name == pool
-                && member.status.as_ref().is_some_and(|status| status.instance_ref.is_some())
-        });
-        found.is_some()
-    })
-    .await;
-    found.unwrap()
-}
-
 /// Copies the vTPM of one machine, with what its node knows of its keys, to where the node looks for the other's.
 fn copy_state(at: &Fixture, from: &PoolMember, to: &PoolMember) {
-    let uid = |member: &PoolMember| member.status.as_ref().unwrap().instance_ref.as_ref().unwrap().uid.clone();
     let machines = at.cluster.dir().join("vm/vms");
-    let (source, target) = (machines.join(uid(from)), machines.join(uid(to)));
+    let (source, target) = (machines.join(instance_uid(from)), machines.join(instance_uid(to)));
     std::fs::create_dir(&target).unwrap();
-    let identity = json!({ "uid": uid(to), "namespace": at.namespace, "name": to.name_any(), "node": NODE });
+    let identity = json!({ "uid": instance_uid(to), "namespace": at.namespace, "name": to.name_any(), "node": NODE });
     std::fs::write(target.join("instance.json"), identity.to_string()).unwrap();
     copy(&source.join("endorsement.json"), &target.join("endorsement.json"));
     std::fs::create_dir(target.join("tpm")).unwrap();

@@ -4,42 +4,43 @@
 
 pub mod objects;
 
-use banlieue_cluster::{Cluster, Identity};
-use kube::api::PostParams;
-use kube::core::NamespaceResourceScope;
-use kube::{Api, Client, Resource};
 use std::fmt::Debug;
 use std::future::Future;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
-use tokio::runtime::Runtime;
+use std::ops::Deref;
+
+use banlieue_cluster::{Cluster, Identity};
+use banlieue_tests::space::{self, Space};
+pub use banlieue_tests::wait::eventually;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell};
 
-/// One runtime for all tests of the binary: the cluster's own client lives on it.
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 /// Never dropped: it ends with the test process, whose end closes the lifeline.
 static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
 static MINTING: Mutex<()> = Mutex::const_new(());
-static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Runs one test in a namespace of its own.
 pub fn test<F: Future<Output = ()>>(body: impl FnOnce(Fixture) -> F) {
-    RUNTIME.block_on(async { body(Fixture::new().await).await });
+    space::run(async { body(Fixture::new().await).await });
 }
 
 /// A pool namespace of the shared cluster.
-pub struct Fixture {
-    pub cluster: &'static Cluster,
-    pub namespace: String,
+pub struct Fixture(Space);
+
+impl Deref for Fixture {
+    type Target = Space;
+
+    fn deref(&self) -> &Space {
+        &self.0
+    }
 }
 
 impl Fixture {
     async fn new() -> Self {
-        let cluster = CLUSTER.get_or_init(start).await;
-        let namespace = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        cluster.pool_namespace(&namespace).await.unwrap();
-        Self { cluster, namespace }
+        Self(Space::new(CLUSTER.get_or_init(start).await).await)
     }
 
     /// A client that acts as `who`.
@@ -73,15 +74,24 @@ async fn start() -> Cluster {
     cluster
 }
 
-/// Waits for a state; two minutes mean that it never comes.
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    for _ in 0..1200 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("{what}: not within two minutes");
+pub fn post() -> PostParams {
+    PostParams::default()
+}
+
+/// Changes an object by a merge patch.
+pub async fn merge<K>(api: &Api<K>, name: &str, patch: Value) -> kube::Result<K>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
+}
+
+/// Changes an object's status by a merge patch.
+pub async fn merge_status<K>(api: &Api<K>, name: &str, status: Value) -> kube::Result<K>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({ "status": status }))).await
 }
 
 /// The attempt was refused as invalid or forbidden by a rule or policy, in these words.

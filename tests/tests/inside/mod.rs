@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests, though not functions of a test
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
-use banlieue_cluster::{Cluster, programs};
+use banlieue_cluster::Cluster;
 use banlieue_supervisor::{Spec, State};
+pub use banlieue_tests::spire::command as spire;
 
 const ROLE: &str = "BANLIEUE_TEST_ROLE";
 
@@ -73,12 +73,4 @@ pub fn admit(cluster: &Cluster, path: &str, more: &[&str]) {
     arguments.extend(more);
     let said = spire(cluster, &arguments);
     assert!(said.contains("Entry ID"), "{said}");
-}
-
-/// What spire-server's own command says, on its administration socket.
-pub fn spire(cluster: &Cluster, arguments: &[&str]) -> String {
-    let socket = cluster.spire().unwrap().admin_socket.display().to_string();
-    let program = programs::tool("spire-server").unwrap();
-    let output = Command::new(program).args(arguments).args(["-socketPath", &socket]).output().unwrap();
-    String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
 }

@@ -4,40 +4,44 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::ops::Deref;
 
-use banlieue_cluster::{Cluster, Identity};
+use banlieue_cluster::Cluster;
 use banlieue_crds::claim::ClaimPhase;
 use banlieue_crds::kubevirt::VirtualMachineInstance;
 use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool, conditions};
+use banlieue_tests::objects::{self, template};
+use banlieue_tests::space::{self, Space};
+pub use banlieue_tests::wait::eventually;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
+use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::core::NamespaceResourceScope;
-use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
-use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 /// Never dropped: it ends with the test process, whose end closes the lifeline.
 static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
-static COUNT: AtomicU32 = AtomicU32::new(0);
 
+/// Nothing boots it.
+const IMAGE: &str = "registry.local/banlieue/guest:dev";
 /// User name of our controller in the audit log.
 pub const CONTROLLER: &str = "system:serviceaccount:banlieue-system:banlieue-controller";
 
 /// Runs one test in a namespace of its own.
 pub fn test<F: Future<Output = ()>>(body: impl FnOnce(Fixture) -> F) {
-    RUNTIME.block_on(async { body(Fixture::new().await).await });
+    space::run(async { body(Fixture::new().await).await });
 }
 
-/// A pool namespace of the shared cluster.
-pub struct Fixture {
-    pub cluster: &'static Cluster,
-    pub namespace: String,
+/// A pool namespace of a cluster that lends.
+pub struct Fixture(Space);
+
+impl Deref for Fixture {
+    type Target = Space;
+
+    fn deref(&self) -> &Space {
+        &self.0
+    }
 }
 
 async fn start() -> Cluster {
@@ -52,19 +56,7 @@ pub fn pool_object(name: &str, warm: u32, max: u32, surge: u32) -> VirtualMachin
         "metadata": { "name": name, "annotations": { "banlieue.io/allow-unattested": "true" } },
         "spec": {
             "warmReplicas": warm, "maxReplicas": max, "maxSurge": surge,
-            "template": { "kubeVirt": { "spec": {
-                "nodeSelector": { "banlieue.io/node-weight": "weightless" },
-                "domain": {
-                    "cpu": { "cores": 1 }, "memory": { "guest": "32Mi" },
-                    "devices": {
-                        "disks": [{ "name": "image", "disk": { "bus": "virtio" } }],
-                        "interfaces": [{ "name": "default", "masquerade": {} }],
-                        "rng": {},
-                    },
-                },
-                "networks": [{ "name": "default", "pod": {} }],
-                "volumes": [{ "name": "image", "containerDisk": { "image": "registry.local/banlieue/guest:dev" } }],
-            } } },
+            "template": { "kubeVirt": { "spec": template("weightless", "32Mi", IMAGE) } },
             "attestation": { "mode": "None" },
             "claimPolicy": {
                 "allowedImages": ["*"], "maxClaimsPerSubject": 1000, "maxBindDeadlineSeconds": 3600,
@@ -76,19 +68,12 @@ pub fn pool_object(name: &str, warm: u32, max: u32, surge: u32) -> VirtualMachin
 
 impl Fixture {
     async fn new() -> Self {
-        let cluster = CLUSTER.get_or_init(start).await;
-        let namespace = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        cluster.pool_namespace(&namespace).await.unwrap();
-        Self { cluster, namespace }
+        Self::of(CLUSTER.get_or_init(start).await).await
     }
 
-    /// Objects of this namespace, as cluster admin: for looking.
-    pub fn all<K>(&self) -> Api<K>
-    where
-        K: Resource<Scope = NamespaceResourceScope>,
-        K::DynamicType: Default,
-    {
-        Api::namespaced(self.cluster.admin(), &self.namespace)
+    /// A namespace of a cluster that is a test's own.
+    pub async fn of(cluster: &'static Cluster) -> Self {
+        Self(Space::new(cluster).await)
     }
 
     /// Makes a pool.
@@ -104,19 +89,11 @@ impl Fixture {
 
     /// Posts a claim for a subject.
     pub async fn claim_for(&self, subject: &str, pool: &str, name: &str, ttl: u32) -> VirtualMachineClaim {
-        let claim: VirtualMachineClaim = serde_json::from_value(json!({
-            "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachineClaim",
-            "metadata": { "name": name },
-            "spec": {
-                "poolRef": { "name": pool }, "ttlSeconds": ttl, "bindDeadlineSeconds": 3600, "retentionSeconds": 1,
-                "subject": { "issuer": "https://issuer.example", "id": subject },
-                "workload": { "image": "registry.local/job:1" },
-            },
-        }))
-        .unwrap();
-        let broker = self.cluster.kube(&Identity::Broker).await.unwrap();
-        let api: Api<VirtualMachineClaim> = Api::namespaced(broker, &self.namespace);
-        api.create(&PostParams::default(), &claim).await.unwrap()
+        let spec = json!({
+            "ttlSeconds": ttl, "bindDeadlineSeconds": 3600, "retentionSeconds": 1,
+            "subject": { "issuer": "https://issuer.example", "id": subject },
+        });
+        objects::claim(self.cluster, &self.namespace, pool, name, spec).await
     }
 
     /// Reasons of the events about one object, as `kind/name`.
@@ -216,15 +193,4 @@ impl Bindings {
     pub fn claims(&self) -> usize {
         self.by_claim.len()
     }
-}
-
-/// Waits for a state; ten minutes mean that it never comes.
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    for _ in 0..6000 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("{what}: not within ten minutes");
 }

@@ -4,27 +4,27 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests, though not functions of a test
 
 use std::future::Future;
+use std::ops::Deref;
 use std::path::Path;
 use std::process::Command;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use banlieue_cluster::{Cluster, Identity, component, programs, progress};
-use banlieue_crds::{PoolMember, Timestamp, VirtualMachineClaim, VirtualMachinePool, conditions};
+use banlieue_cluster::{Cluster, component, programs, progress};
+use banlieue_crds::{PoolMember, Timestamp, VirtualMachinePool, conditions};
 use banlieue_policy::Digest;
 use banlieue_policy::document::{API_VERSION, Image, Program, Programs};
 use banlieue_policy::record::{Predictions, record};
+use banlieue_tests::objects::{self, template};
+use banlieue_tests::space::{self, Space};
+pub use banlieue_tests::wait::eventually;
+use banlieue_tests::{members, spire};
 use banlieue_tpm::eventlog::{Event, EventKind, EventLog};
 use banlieue_tpm::hash::sha256;
 use banlieue_tpm::pcr::extend;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::PostParams;
-use kube::core::NamespaceResourceScope;
-use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
-use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
 /// An image whose recorded boot is the golden one.
@@ -36,9 +36,7 @@ const AGENT_TTL: Duration = Duration::from_secs(24);
 /// What the kernel's IMA extends.
 const IMA: [u8; 32] = [0x1a; 32];
 
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 static WORLD: OnceCell<World> = OnceCell::const_new();
-static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Never dropped: it ends with the test process, whose end closes the lifeline.
 struct World {
@@ -49,14 +47,21 @@ struct World {
 
 /// Runs one test in a namespace of its own.
 pub fn test<F: Future<Output = ()>>(body: impl FnOnce(Fixture) -> F) {
-    RUNTIME.block_on(async { body(Fixture::new().await).await });
+    space::run(async { body(Fixture::new().await).await });
 }
 
 /// A pool namespace of the shared cluster.
 pub struct Fixture {
-    pub cluster: &'static Cluster,
-    pub namespace: String,
+    space: Space,
     world: &'static World,
+}
+
+impl Deref for Fixture {
+    type Target = Space;
+
+    fn deref(&self) -> &Space {
+        &self.space
+    }
 }
 
 fn log(initrd: &str) -> EventLog {
@@ -119,23 +124,12 @@ async fn start() -> World {
 impl Fixture {
     async fn new() -> Self {
         let world = WORLD.get_or_init(start).await;
-        let namespace = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        world.cluster.pool_namespace(&namespace).await.unwrap();
-        Self { cluster: &world.cluster, namespace, world }
+        Self { space: Space::new(&world.cluster).await, world }
     }
 
     /// SHA-256 of the measurements that pools name.
     pub fn policy(&self) -> &'static str {
         &self.world.digest
-    }
-
-    /// Objects of this namespace, as cluster admin: for looking.
-    pub fn all<K>(&self) -> Api<K>
-    where
-        K: Resource<Scope = NamespaceResourceScope>,
-        K::DynamicType: Default,
-    {
-        Api::namespaced(self.cluster.admin(), &self.namespace)
     }
 
     /// Makes a pool of one warm member from this image, and its measurements.
@@ -151,19 +145,7 @@ impl Fixture {
             "metadata": { "name": name },
             "spec": {
                 "warmReplicas": 1, "maxReplicas": 3, "maxSurge": 1,
-                "template": { "kubeVirt": { "spec": {
-                    "nodeSelector": { "banlieue.io/node-weight": "light" },
-                    "domain": {
-                        "cpu": { "cores": 1 }, "memory": { "guest": "128Mi" },
-                        "devices": {
-                            "disks": [{ "name": "image", "disk": { "bus": "virtio" } }],
-                            "interfaces": [{ "name": "default", "masquerade": {} }],
-                            "rng": {},
-                        },
-                    },
-                    "networks": [{ "name": "default", "pod": {} }],
-                    "volumes": [{ "name": "image", "containerDisk": { "image": image } }],
-                } } },
+                "template": { "kubeVirt": { "spec": template("light", "128Mi", image) } },
                 "attestation": {
                     "mode": "VTPM", "endorsement": "HostReported",
                     "measurements": {
@@ -180,13 +162,12 @@ impl Fixture {
 
     /// Waits for an attested member of the pool.
     pub async fn attested(&self, pool: &str) -> PoolMember {
+        let is_attested = |member: &PoolMember| {
+            member.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, "Attested"))
+        };
         let mut found = None;
         eventually("a member is attested", async || {
-            let members = self.all::<PoolMember>().list(&Default::default()).await.unwrap();
-            found = members.into_iter().find(|member| {
-                member.spec.pool_ref.name == pool
-                    && member.status.as_ref().is_some_and(|s| conditions::is_true(&s.conditions, "Attested"))
-            });
+            found = members::first(&self.all(), pool, is_attested).await;
             found.is_some()
         })
         .await;
@@ -195,13 +176,11 @@ impl Fixture {
 
     /// The member as it is now, in the same life.
     pub async fn member(&self, member: &PoolMember) -> Option<PoolMember> {
-        let found = self.all::<PoolMember>().get_opt(&member.name_any()).await.unwrap();
-        found.filter(|found| found.uid() == member.uid())
+        members::now(&self.all(), member).await
     }
 
     pub async fn condition(&self, member: &PoolMember, kind: &str) -> Option<Condition> {
-        let status = self.member(member).await?.status?;
-        conditions::find(&status.conditions, kind).cloned()
+        members::condition(&self.all(), member, kind).await
     }
 
     pub async fn verified_at(&self, member: &PoolMember) -> Option<Timestamp> {
@@ -218,10 +197,7 @@ impl Fixture {
 
     /// What spire-server's own command says, on its administration socket.
     pub async fn spire(&self, arguments: &[&str]) -> String {
-        let socket = self.cluster.spire().unwrap().admin_socket.display().to_string();
-        let program = programs::tool("spire-server").unwrap();
-        let output = Command::new(program).args(arguments).args(["-socketPath", &socket]).output().unwrap();
-        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+        spire::command(self.cluster, arguments)
     }
 
     pub async fn agents(&self) -> String {
@@ -230,19 +206,7 @@ impl Fixture {
 
     /// Posts a claim as the broker does.
     pub async fn claim(&self, pool: &str, name: &str) {
-        let claim: VirtualMachineClaim = serde_json::from_value(json!({
-            "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachineClaim",
-            "metadata": { "name": name },
-            "spec": {
-                "poolRef": { "name": pool }, "ttlSeconds": 3600,
-                "subject": { "issuer": "https://issuer.example", "id": "s" },
-                "workload": { "image": "registry.local/job:1" },
-            },
-        }))
-        .unwrap();
-        let broker = self.cluster.kube(&Identity::Broker).await.unwrap();
-        let api: Api<VirtualMachineClaim> = Api::namespaced(broker, &self.namespace);
-        api.create(&PostParams::default(), &claim).await.unwrap();
+        objects::claim(self.cluster, &self.namespace, pool, name, json!({})).await;
     }
 
     /// Kills the whole plugin, as SPIRE knows it.
@@ -281,15 +245,4 @@ fn processes_of(program: &Path, argument: &str) -> Vec<u32> {
         }
     }
     found
-}
-
-/// Waits for a state; ten minutes mean that it never comes.
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    for _ in 0..6000 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("{what}: not within ten minutes");
 }

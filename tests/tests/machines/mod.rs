@@ -5,18 +5,21 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use banlieue_cluster::{Builder, Cluster, Identity, programs, progress};
+use banlieue_cluster::{Builder, Cluster, programs, progress};
 use banlieue_crds::kubevirt::{InstancePhase, VirtualMachineInstance};
-use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool, conditions};
+use banlieue_crds::{PoolMember, VirtualMachinePool};
 use banlieue_hypervisor::qmp::Qmp;
 use banlieue_policy::Digest;
+pub use banlieue_tests::members::instance_uid;
+use banlieue_tests::objects::{self, template};
+use banlieue_tests::wait::within;
+use banlieue_tests::{members, spire};
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
@@ -60,23 +63,14 @@ impl World {
 
     /// Makes a pool that has one member, which stays to be looked at when it fails.
     pub async fn pool(&self, name: &str) {
+        let mut template = template("full", "512Mi", IMAGE);
+        template["domain"]["machine"] = json!({ "type": "q35" });
         let pool: VirtualMachinePool = serde_json::from_value(json!({
             "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachinePool",
             "metadata": { "name": name },
             "spec": {
                 "warmReplicas": 1, "maxReplicas": 1, "maxSurge": 1,
-                "template": { "kubeVirt": { "spec": {
-                    "domain": {
-                        "cpu": { "cores": 1 }, "memory": { "guest": "512Mi" }, "machine": { "type": "q35" },
-                        "devices": {
-                            "rng": {},
-                            "disks": [{ "name": "image", "disk": { "bus": "virtio" } }],
-                            "interfaces": [{ "name": "default", "masquerade": {} }],
-                        },
-                    },
-                    "networks": [{ "name": "default", "pod": {} }],
-                    "volumes": [{ "name": "image", "containerDisk": { "image": IMAGE } }],
-                } } },
+                "template": { "kubeVirt": { "spec": template } },
                 "attestation": {
                     "mode": "VTPM", "endorsement": "HostReported",
                     "measurements": { "configMapRef": { "name": "guest" }, "sha256": self.digest },
@@ -102,11 +96,7 @@ impl World {
     pub async fn made(&self, pool: &str) -> PoolMember {
         let mut found = None;
         eventually(&format!("the member of pool {pool} has an instance"), async || {
-            let members = self.all::<PoolMember>().list(&Default::default()).await.unwrap();
-            found = members.into_iter().find(|member| {
-                member.spec.pool_ref.name == pool
-                    && member.status.as_ref().is_some_and(|status| status.instance_ref.is_some())
-            });
+            found = members::first(&self.all(), pool, members::is_made).await;
             found.is_some()
         })
         .await;
@@ -122,13 +112,11 @@ impl World {
 
     /// The member as it is now, in the same life.
     pub async fn member(&self, member: &PoolMember) -> Option<PoolMember> {
-        let found = self.all::<PoolMember>().get_opt(&member.name_any()).await.unwrap();
-        found.filter(|found| found.uid() == member.uid())
+        members::now(&self.all(), member).await
     }
 
     pub async fn condition(&self, member: &PoolMember, kind: &str) -> Option<Condition> {
-        let status = self.member(member).await?.status?;
-        conditions::find(&status.conditions, kind).cloned()
+        members::condition(&self.all(), member, kind).await
     }
 
     /// Waits until the member's evidence is refused, and gives the words.
@@ -175,43 +163,25 @@ impl World {
 
     /// What the member's enrolment Secret holds.
     pub async fn enrolment(&self, member: &PoolMember) -> Files {
-        self.all::<Secret>().get(&secret(member)).await.unwrap().data.unwrap()
+        self.all::<Secret>().get(&members::enrolment(member)).await.unwrap().data.unwrap()
     }
 
     /// Puts other files in the place of the member's enrolment. Only the controller's own account may.
     pub async fn replace_enrolment(&self, member: &PoolMember, files: Files) {
-        let controller = self.cluster.kube(&Identity::Controller).await.unwrap();
-        let secrets: Api<Secret> = Api::namespaced(controller, NAMESPACE);
-        let mut object = secrets.get(&secret(member)).await.unwrap();
-        secrets.delete(&secret(member), &DeleteParams::default()).await.unwrap();
-        let metadata = &mut object.metadata;
-        (metadata.uid, metadata.resource_version, metadata.managed_fields) = (None, None, None);
+        let secrets = members::enrolments(&self.cluster, NAMESPACE).await;
+        let mut object = members::take_enrolment(&secrets, member).await;
         object.data = Some(files);
         secrets.create(&PostParams::default(), &object).await.unwrap();
     }
 
     /// Whether the node takes more machines.
     pub async fn cordon(&self, cordoned: bool) {
-        let nodes: Api<Node> = Api::all(self.cluster.admin());
-        let patch = Patch::Merge(json!({ "spec": { "unschedulable": cordoned } }));
-        nodes.patch(NODE, &PatchParams::default(), &patch).await.unwrap();
+        members::cordon(self.cluster.admin(), NODE, cordoned).await;
     }
 
     /// Posts a claim as the broker does.
     pub async fn claim(&self, pool: &str, name: &str) {
-        let claim: VirtualMachineClaim = serde_json::from_value(json!({
-            "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachineClaim",
-            "metadata": { "name": name },
-            "spec": {
-                "poolRef": { "name": pool }, "ttlSeconds": 3600,
-                "subject": { "issuer": "https://issuer.example", "id": "s" },
-                "workload": { "image": "registry.local/job:1" },
-            },
-        }))
-        .unwrap();
-        let broker = self.cluster.kube(&Identity::Broker).await.unwrap();
-        let api: Api<VirtualMachineClaim> = Api::namespaced(broker, NAMESPACE);
-        api.create(&PostParams::default(), &claim).await.unwrap();
+        objects::claim(&self.cluster, NAMESPACE, pool, name, json!({})).await;
     }
 
     pub fn agent_id(&self, member: &PoolMember) -> String {
@@ -222,20 +192,8 @@ impl World {
 
     /// What spire-server's own command says, on its administration socket.
     pub fn spire(&self, arguments: &[&str]) -> String {
-        let socket = self.cluster.spire().unwrap().admin_socket.display().to_string();
-        let program = programs::tool("spire-server").unwrap();
-        let output = Command::new(program).args(arguments).args(["-socketPath", &socket]).output().unwrap();
-        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+        spire::command(&self.cluster, arguments)
     }
-}
-
-/// uid of the member's instance.
-pub fn instance_uid(member: &PoolMember) -> String {
-    member.status.as_ref().unwrap().instance_ref.as_ref().unwrap().uid.clone()
-}
-
-fn secret(member: &PoolMember) -> String {
-    format!("{}-enrol", member.name_any())
 }
 
 /// A value of a configuration map, as text.
@@ -251,13 +209,7 @@ pub fn line_with(path: &Path, words: &[&str]) -> bool {
 }
 
 /// Waits for a state; twenty minutes mean that it never comes.
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub async fn eventually(what: &str, holds: impl AsyncFnMut() -> bool) {
     println!("waiting: {what}");
-    for _ in 0..6000 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    panic!("{what}: not within twenty minutes");
+    within(Duration::from_secs(1200), what, holds).await;
 }
