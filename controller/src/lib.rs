@@ -8,7 +8,7 @@
 //! | [`runtime`] | the objects a member consists of |
 //! | [`schedule`] | work queue and deadlines, backoff, expectations, workers |
 //! | [`api`] | the one door to the API server, which the simulation replaces |
-//! | [`campaign`] | leader election |
+//! | [`campaign`] | what a leader does before it works (the election is `banlieue-leader`'s) |
 //! | [`run`], [`config`], [`http`], [`metrics`], [`doctor`] | the program around it |
 
 pub mod act;

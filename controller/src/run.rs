@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::act::{Controller, Events, Parts, Random, Settings, System, run_events};
+use crate::act::{Controller, Events, Parts, Settings, System, run_events};
 use crate::api::{Kubernetes, Typed, chain, connect};
 use crate::campaign::{self, LEASE};
 use crate::config::RunArgs;

@@ -14,6 +14,7 @@ mod world;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use banlieue_leader::Leadership;
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
 

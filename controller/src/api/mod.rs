@@ -36,8 +36,6 @@ pub enum Kind {
     NetworkPolicy,
     /// `events.events.k8s.io`
     Event,
-    /// `leases.coordination.k8s.io`
-    Lease,
     /// Core `namespaces`, which are in no namespace themselves
     Namespace,
 }
@@ -55,7 +53,6 @@ impl Kind {
             Kind::Pod => ("api/v1", "pods"),
             Kind::NetworkPolicy => ("apis/networking.k8s.io/v1", "networkpolicies"),
             Kind::Event => ("apis/events.k8s.io/v1", "events"),
-            Kind::Lease => ("apis/coordination.k8s.io/v1", "leases"),
             Kind::Namespace => ("api/v1", "namespaces"),
         }
     }
@@ -77,7 +74,6 @@ impl Kind {
             Kind::Pod => ("v1", "Pod"),
             Kind::NetworkPolicy => ("networking.k8s.io/v1", "NetworkPolicy"),
             Kind::Event => ("events.k8s.io/v1", "Event"),
-            Kind::Lease => ("coordination.k8s.io/v1", "Lease"),
             Kind::Namespace => ("v1", "Namespace"),
         }
     }

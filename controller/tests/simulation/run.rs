@@ -13,6 +13,7 @@ use banlieue_controller::metrics::Metrics;
 use banlieue_controller::runtime::{Egress, Issuer};
 use banlieue_controller::schedule::Lane;
 use banlieue_controller::store::{Change, ChangeEvent, ObjectKey};
+use banlieue_leader::Leadership;
 use banlieue_protocol::names::{Cluster, TrustDomain};
 use banlieue_protocol::seed::HostPort;
 use jiff::{SignedDuration, Timestamp};
