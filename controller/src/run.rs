@@ -20,7 +20,7 @@ use crate::config::RunArgs;
 use crate::decide::Tuning;
 use crate::metrics::Metrics;
 use crate::schedule::{Key, Lane, Lookout, run_workers};
-use crate::store::{ObjectKey, watch};
+use crate::store::watch;
 
 /// Why the program cannot run: one sentence on what is wrong, one on what to do.
 #[derive(Debug, Error)]
@@ -179,7 +179,10 @@ pub async fn run(args: RunArgs, stop: CancellationToken) -> Result<(), RunError>
         let follower = controller.clone();
         let namespaces = args.namespaces.clone();
         tokio::spawn(async move {
-            let catch_up = async || campaign::catch_up(&follower, &watching, &namespaces).await;
+            let catch_up = || {
+                let (follower, watching, namespaces) = (follower.clone(), watching.clone(), namespaces.clone());
+                async move { campaign::catch_up(&follower, &watching, &namespaces).await }
+            };
             follow(leading, catch_up, || follower.begin(), || follower.rest()).await;
         });
         let (controller, stop, retire) = (controller.clone(), stop.clone(), retire.clone());

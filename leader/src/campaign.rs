@@ -191,9 +191,9 @@ fn chain(error: &dyn Error) -> String {
 }
 
 /// Begins and ends this process' work as `leading` says. `catch_up` comes before `begin`, and ends early when leading does.
-pub async fn follow(
+pub async fn follow<C: Future<Output = ()>>(
     mut leading: watch::Receiver<bool>,
-    mut catch_up: impl AsyncFnMut(),
+    mut catch_up: impl FnMut() -> C,
     mut begin: impl FnMut(),
     mut rest: impl FnMut(),
 ) {
