@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::routing::{get, post};
-use banlieue_mediatore::http::answer::Failure;
+use banlieue_mediatore::http::answer::{Code, Failure};
 use banlieue_mediatore::http::body::{self, BodyLimits};
 use http_body_util::BodyExt;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -25,6 +25,7 @@ fn router() -> Router {
     Router::new()
         .route("/v1", post(patient))
         .route("/hasty", post(hasty))
+        .route("/closed", post(async || Failure::new(Code::Forbidden, "to everybody")))
         .route("/panic", get(async || -> String { panic!("as a test asks") }))
 }
 
@@ -66,6 +67,19 @@ async fn over_http_1() {
         ("no such method", get("connection: close"), 405, "method_not_allowed"),
         ("a panic", "GET /panic HTTP/1.1\r\nconnection: close\r\n\r\n".to_owned(), 500, "internal"),
         ("a long body", post(&format!("content-length: 2000\r\n\r\n{}", " ".repeat(2000))), 413, "payload_too_large"),
+        (
+            "a body that is still being sent",
+            post(&format!("content-length: 300000\r\n\r\n{}", " ".repeat(300_000))),
+            413,
+            "payload_too_large",
+        ),
+        ("a body said to be huge", post("content-length: 1000000000\r\n\r\n{"), 413, "payload_too_large"),
+        (
+            "a body that nobody reads",
+            post(&format!("content-length: 300000\r\n\r\n{}", " ".repeat(300_000))).replace("/v1", "/closed"),
+            403,
+            "forbidden",
+        ),
         ("a body that ends early", post("content-length: 10\r\n\r\n{}"), 408, "request_timeout"),
     ] {
         let request = if what == "a body that ends early" { request.replace("/v1", "/hasty") } else { request };

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
 use super::{
@@ -21,29 +21,44 @@ pub struct BodyLimits {
     pub time: Duration,
 }
 
+/// What is read beyond the limit, and thrown away: who is still sending when a connection is closed learns of that, and
+/// not why.
+const BEYOND: usize = 1024 * 1024;
+
 /// Reads a body as `T`.
 ///
 /// # Errors
 /// `request_timeout`, `payload_too_large` or `invalid_request`.
-pub async fn read<T: DeserializeOwned>(body: Body, limits: BodyLimits) -> Result<T, Failure> {
+pub async fn read<T: DeserializeOwned>(mut body: Body, limits: BodyLimits) -> Result<T, Failure> {
     let too_long = || {
         let detail = format!("the body is longer than {} bytes", limits.bytes);
         Failure::new(Code::PayloadTooLarge, detail)
     };
-    // One that is said to be too long is not waited for.
-    if body.size_hint().lower() > limits.bytes as u64 {
+    let most = limits.bytes.saturating_add(BEYOND);
+    // One that is said to be much too long is not waited for.
+    if body.size_hint().lower() > most as u64 {
         return Err(too_long());
     }
-    let collected = tokio::time::timeout(limits.time, Limited::new(body, limits.bytes).collect()).await;
-    let bytes = match collected {
-        Err(_) => return Err(Failure::new(Code::RequestTimeout, "the body did not arrive in time")),
-        Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_some() => {
-            return Err(too_long());
+    let (mut bytes, mut length) = (Vec::new(), 0_usize);
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame?.into_data() else { continue };
+            length = length.saturating_add(data.len());
+            if length <= limits.bytes {
+                bytes.extend_from_slice(&data);
+            } else if length > most {
+                break;
+            }
         }
-        Ok(Err(_)) => return Err(Failure::new(Code::InvalidRequest, "the body ended before it was complete")),
-        Ok(Ok(collected)) => collected.to_bytes(),
+        Ok::<(), axum::Error>(())
     };
-    parse(&bytes)
+    let read = tokio::time::timeout(limits.time, reading).await;
+    match read {
+        _ if length > limits.bytes => Err(too_long()),
+        Err(_) => Err(Failure::new(Code::RequestTimeout, "the body did not arrive in time")),
+        Ok(Err(_)) => Err(Failure::new(Code::InvalidRequest, "the body ended before it was complete")),
+        Ok(Ok(())) => parse(&bytes),
+    }
 }
 
 /// Parses a body as `T`.

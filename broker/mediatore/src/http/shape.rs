@@ -5,23 +5,33 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Sleep, sleep},
+};
 
 use super::answer::{Code, Failure};
 
-/// A connection whose errors have our shape.
+/// How long, and how much, is read and thrown away after the last answer, until the other end closes too. Closing on
+/// bytes that nobody read would take the answer away from whoever is still sending.
+const LISTEN: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
+
+/// A connection whose errors have our shape, and arrive.
 pub struct Shaped<S> {
     inner: S,
     /// What is still to be written in place of what hyper wrote.
     instead: Vec<u8>,
+    /// Until when to listen, and how much still, once our side is closed.
+    listening: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
 impl<S> Shaped<S> {
     /// Over this connection.
     pub fn new(inner: S) -> Self {
-        Self { inner, instead: Vec::new() }
+        Self { inner, instead: Vec::new(), listening: None }
     }
 }
 
@@ -75,7 +85,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Shaped<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Shaped<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Shaped<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_instead(cx))?;
         if let Some(instead) = instead(buf) {
@@ -92,7 +102,23 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Shaped<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_instead(cx))?;
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        let Self { inner, listening, .. } = &mut *self;
+        if listening.is_none() {
+            ready!(Pin::new(&mut *inner).poll_shutdown(cx))?;
+        }
+        let (until, most) = listening.get_or_insert_with(|| (Box::pin(sleep(LISTEN.0)), LISTEN.1));
+        loop {
+            let mut buffer = [0; 4096];
+            let mut buffer = ReadBuf::new(&mut buffer);
+            match Pin::new(&mut *inner).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() && *most > 0 => {
+                    *most = most.saturating_sub(buffer.filled().len());
+                }
+                // The other end closed, or has said more than enough.
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => return until.as_mut().poll(cx).map(Ok),
+            }
+        }
     }
 
     // Not vectored: an answer's head and body come in one piece, which is looked at as a whole.
