@@ -79,7 +79,10 @@ fn main() -> ExitCode {
                 (_, _, Some(member)) => Target::Member(member),
                 _ => return Err((CONFIG_FAULT, "say what to revoke: --claim, --subject or --member".to_owned())),
             };
-            run(async move { revoke::revoke(&config, &serve::cluster().await?, &target, &reason).await })
+            run(async move {
+                let say = |line| println!("{line}");
+                revoke::revoke(&config, &serve::cluster().await?, &target, &reason, say).await
+            })
         }),
         Command::Egress => Err((CONFIG_FAULT, "the egress gateway is not built into this version".to_owned())),
     };

@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, time::Duration};
 use banlieue_crds::{
     PoolMember, VirtualMachineClaim, VirtualMachineClaimStatus,
     conditions::{self, ClaimCondition},
-    names::{API_VERSION, annotations, labels, managers},
+    names::{API_VERSION, labels, managers},
 };
 use k8s_openapi::{
     ByteString,
     api::{
         coordination::v1::{Lease, LeaseSpec},
-        core::v1::{ConfigMap, Secret},
+        core::v1::Secret,
     },
     apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference},
 };
@@ -23,12 +23,16 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{grant::SECRET_KEY, record::MANAGED_BY_VALUE, slots::Taken};
+use super::{
+    grant::SECRET_KEY,
+    record::{MANAGED_BY_VALUE, SLOT},
+    slots::Taken,
+};
 
 /// Longest time of one call.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// Name of the ConfigMap whose keys are the subjects that may not claim.
-pub const DENIED: &str = "mediatore-denied";
+/// Attempts at a write that others overtake.
+const ATTEMPTS: usize = 5;
 /// Key of a grant's Secret under which refresh tokens stand.
 const MATERIAL_KEY: &str = "material";
 /// Value of the component label on slots.
@@ -174,9 +178,24 @@ impl Cluster {
     /// # Errors
     /// When nobody can tell.
     pub async fn has_member(&self, namespace: &str, uid: &str) -> Result<bool, CallError> {
-        let call = format!("listing members in {namespace}");
-        let list = limited(&call, self.api::<PoolMember>(namespace).list_metadata(&Default::default())).await?;
-        Ok(list.items.iter().any(|member| member.metadata.uid.as_deref() == Some(uid)))
+        self.has::<PoolMember>(namespace, uid).await
+    }
+
+    async fn has<K>(&self, namespace: &str, uid: &str) -> Result<bool, CallError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let call = format!("listing every {} in {namespace}", K::kind(&()));
+        let list = limited(&call, self.api::<K>(namespace).list_metadata(&Default::default())).await?;
+        Ok(list.items.iter().any(|object| object.metadata.uid.as_deref() == Some(uid)))
+    }
+
+    /// Whether the API server has a claim of this uid: a list, for the rare workload whose claim no watch knows.
+    ///
+    /// # Errors
+    /// When nobody can tell.
+    pub async fn has_claim(&self, namespace: &str, uid: &str) -> Result<bool, CallError> {
+        self.has::<VirtualMachineClaim>(namespace, uid).await
     }
 
     /// Makes a claim; nothing when one of that name is there.
@@ -194,14 +213,75 @@ impl Cluster {
     /// # Errors
     /// When it may still be there.
     pub async fn release(&self, namespace: &str, name: &str, uid: &str) -> Result<(), CallError> {
+        self.end(namespace, name, uid).await.map(drop)
+    }
+
+    /// The same, and whether it was there to be asked.
+    ///
+    /// # Errors
+    /// As [`Cluster::release`].
+    pub async fn end(&self, namespace: &str, name: &str, uid: &str) -> Result<bool, CallError> {
         let call = format!("releasing claim {namespace}/{name}");
-        let outcome =
-            limited(&call, self.api::<VirtualMachineClaim>(namespace).delete(name, &exactly(Some(uid), None))).await;
-        match outcome {
-            // 409: another life of the name, so this one is gone.
-            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(()),
-            other => other.map(drop),
+        let mut refusal = None;
+        for _ in 0..ATTEMPTS {
+            match self.delete_claim(&call, namespace, name, &exactly(Some(uid), None)).await {
+                Err(error) if error.code() == Some(404) => return Ok(false),
+                // Another life of the name, so this one is gone; or another write came in between.
+                Err(error) if error.code() == Some(409) => match self.claim(namespace, name).await? {
+                    Some(found) if found.metadata.uid.as_deref() == Some(uid) => {
+                        if found.metadata.deletion_timestamp.is_some() {
+                            return Ok(true);
+                        }
+                        refusal = Some(error);
+                    }
+                    _ => return Ok(false),
+                },
+                other => return other.map(|()| true),
+            }
         }
+        Err(refusal.unwrap_or(CallError::Unknown { call, what: "others write it at the same time".to_owned() }))
+    }
+
+    /// Asks for a claim's end if it is still exactly as it was read. Whether it was.
+    ///
+    /// # Errors
+    /// When nobody knows.
+    pub async fn release_unchanged(&self, claim: &VirtualMachineClaim) -> Result<bool, CallError> {
+        let (namespace, name) = place(claim);
+        let call = format!("releasing claim {namespace}/{name}");
+        let meta = &claim.metadata;
+        let params = exactly(meta.uid.as_deref(), meta.resource_version.as_deref());
+        match self.delete_claim(&call, namespace, name, &params).await {
+            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(false),
+            other => other.map(|()| true),
+        }
+    }
+
+    async fn delete_claim(
+        &self,
+        call: &str,
+        namespace: &str,
+        name: &str,
+        params: &DeleteParams,
+    ) -> Result<(), CallError> {
+        limited(call, self.api::<VirtualMachineClaim>(namespace).delete(name, params)).await.map(drop)
+    }
+
+    /// Notes on a claim, in exactly this life of its name, which slot it holds now. Nothing when it is gone.
+    ///
+    /// # Errors
+    /// When the API server refuses, or nobody knows.
+    pub async fn note_slot(
+        &self,
+        claim: &VirtualMachineClaim,
+        slot: &Taken,
+    ) -> Result<Option<VirtualMachineClaim>, CallError> {
+        let (namespace, name) = place(claim);
+        let call = format!("noting the slot of claim {namespace}/{name}");
+        let patch = json!({ "metadata": { "uid": claim.metadata.uid, "annotations": { SLOT: slot.note() } } });
+        let api = self.api::<VirtualMachineClaim>(namespace);
+        let outcome = limited(&call, api.patch(name, &PatchParams::default(), &Patch::Merge(patch))).await;
+        unless(404, unless(409, outcome)).map(Option::flatten)
     }
 
     /// The sealed grant of a claim, if there is one.
@@ -225,19 +305,12 @@ impl Cluster {
         Ok(secret.and_then(|secret| secret.data?.remove(key)).map(|ByteString(bytes)| bytes))
     }
 
-    /// Stores the sealed grant of a claim, which owns it. One that is there stays, and is for the caller to look at.
+    /// Stores the sealed grant of a claim, which owns it, with the sealed refresh tokens of its audiences, if there are
+    /// any. One that is there stays, and is for the caller to look at.
     ///
     /// # Errors
     /// When it may not be there.
-    pub async fn create_grant(&self, claim: &VirtualMachineClaim, sealed: Vec<u8>) -> Result<(), CallError> {
-        self.create_grant_with(claim, sealed, None).await
-    }
-
-    /// The same, with the sealed refresh tokens of the claim's audiences.
-    ///
-    /// # Errors
-    /// When it may not be there.
-    pub async fn create_grant_with(
+    pub async fn create_grant(
         &self,
         claim: &VirtualMachineClaim,
         sealed: Vec<u8>,
@@ -351,36 +424,6 @@ impl Cluster {
         let params = PatchParams::apply(managers::MEDIATORE).force();
         let api = self.api::<VirtualMachineClaim>(namespace);
         unless(409, limited(&call, api.patch_status(name, &params, &Patch::Apply(patch))).await)
-    }
-
-    /// Quarantines a member.
-    ///
-    /// # Errors
-    /// When it may not be done.
-    pub async fn quarantine(&self, namespace: &str, member: &str, reason: &str) -> Result<(), CallError> {
-        let call = format!("quarantining member {namespace}/{member}");
-        let patch = json!({ "metadata": { "annotations": { annotations::QUARANTINE: reason } } });
-        let api = self.api::<PoolMember>(namespace);
-        limited(&call, api.patch(member, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
-    }
-
-    /// Denies a subject in a namespace, by its key.
-    ///
-    /// # Errors
-    /// When it may not be done.
-    pub async fn deny(&self, namespace: &str, subject: &str, reason: &str) -> Result<(), CallError> {
-        let api = self.api::<ConfigMap>(namespace);
-        let map = ConfigMap {
-            metadata: ObjectMeta { name: Some(DENIED.to_owned()), ..ObjectMeta::default() },
-            data: Some([(subject.to_owned(), reason.to_owned())].into()),
-            ..ConfigMap::default()
-        };
-        let call = format!("denying a subject in {namespace}");
-        if unless(409, limited(&call, api.create(&post(), &map)).await)?.is_some() {
-            return Ok(());
-        }
-        let patch = json!({ "data": { subject: reason } });
-        limited(&call, api.patch(DENIED, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
     }
 
     /// All claims of a namespace, live.

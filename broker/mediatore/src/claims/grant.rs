@@ -15,14 +15,14 @@ use zeroize::Zeroizing;
 
 use super::{
     name::Digest,
-    record::{subject, workload_digest},
+    record::{Wanted, request_digest, subject, workload_digest},
 };
 use crate::config::{Audience, Config};
 
 const VERSION: u8 = 1;
 const NONCE: usize = 12;
-/// A grant is small; whatever is longer is none.
-const LONGEST: usize = 64 * 1024;
+/// What is sealed is small; whatever is longer was not sealed here.
+const LONGEST: usize = 512 * 1024;
 /// Key of the Secret that holds it.
 pub const SECRET_KEY: &str = "grant";
 
@@ -46,13 +46,19 @@ pub struct Grant {
     pub audiences: Vec<String>,
     /// Digest of the workload.
     pub workload: Digest,
+    /// Name of the slot that the claim holds. Absent in grants of earlier versions.
+    #[serde(default)]
+    pub slot: Option<String>,
+    /// Digest of the request that the claim answers. Absent in grants of earlier versions.
+    #[serde(default)]
+    pub request: Option<Digest>,
 }
 
 impl Grant {
     /// What a caller is granted with the claim that mediatore made for them. The claim's own words on who it is for are
     /// not asked.
     #[must_use]
-    pub fn of(caller: &Caller, claim: &VirtualMachineClaim) -> Option<Self> {
+    pub fn of(caller: &Caller, claim: &VirtualMachineClaim, wanted: &Wanted, slot: &str) -> Option<Self> {
         let subject = subject(caller);
         Some(Self {
             claim_uid: claim.metadata.uid.clone()?,
@@ -61,9 +67,17 @@ impl Grant {
             azp: subject.azp,
             path: caller.path,
             client: caller.client.clone(),
-            audiences: claim.spec.audiences.clone(),
-            workload: workload_digest(&claim.spec.workload),
+            audiences: wanted.audiences.clone(),
+            workload: workload_digest(&wanted.workload),
+            slot: Some(slot.to_owned()),
+            request: Some(request_digest(wanted)),
         })
+    }
+
+    /// Whether this grant is what that caller would be given, under whichever slot and for whichever length of life.
+    #[must_use]
+    pub fn is_for_the_caller_of(&self, other: &Self) -> bool {
+        *self == Self { slot: self.slot.clone(), request: self.request.clone(), ..other.clone() }
     }
 
     /// Whether this subject may have tokens for an audience: services only when they are listed.
@@ -86,14 +100,14 @@ impl Grant {
 }
 
 /// Why a sealed grant does not open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// It is not in our format.
     #[error("the sealed grant is damaged")]
     Format,
     /// Its key is not configured (any more).
-    #[error("the key of the sealed grant is not among sealing_keys")]
-    Key,
+    #[error("the key {0:?} of the sealed grant is not among sealing_keys")]
+    Key(String),
     /// It was changed, or belongs to another claim.
     #[error("the sealed grant does not belong to this claim")]
     Seal,
@@ -132,13 +146,20 @@ impl SealingKeys {
     /// # Errors
     /// When the library refuses, which is a defect.
     pub fn seal(&self, grant: &Grant) -> Result<Vec<u8>, SealError> {
-        let first = self.0.first().ok_or(SealError::Key)?;
-        let mut text = serde_json::to_vec(grant).map_err(|_| SealError::Format)?;
-        let nonce = first
-            .key
-            .seal_in_place_append_tag(Aad::from(grant.claim_uid.as_bytes()), &mut text)
-            .map_err(|_| SealError::Seal)?;
-        let length = u8::try_from(first.id.len()).map_err(|_| SealError::Key)?;
+        let text = serde_json::to_vec(grant).map_err(|_| SealError::Format)?;
+        self.seal_text(grant.claim_uid.as_bytes(), Zeroizing::new(text))
+    }
+
+    /// Seals a text, bound to what it belongs to.
+    ///
+    /// # Errors
+    /// When the library refuses, which is a defect.
+    pub fn seal_text(&self, bound_to: &[u8], mut text: Zeroizing<Vec<u8>>) -> Result<Vec<u8>, SealError> {
+        let first = self.0.first().ok_or_else(|| SealError::Key(String::new()))?;
+        // Room for the tag, so that the text is not left behind where it stood before.
+        text.reserve_exact(AES_256_GCM.tag_len());
+        let nonce = first.key.seal_in_place_append_tag(Aad::from(bound_to), &mut *text).map_err(|_| SealError::Seal)?;
+        let length = u8::try_from(first.id.len()).map_err(|_| SealError::Key(first.id.clone()))?;
         let mut sealed = vec![VERSION, length];
         sealed.extend_from_slice(first.id.as_bytes());
         sealed.extend_from_slice(nonce.as_ref());
@@ -151,17 +172,27 @@ impl SealingKeys {
     /// # Errors
     /// For anything else.
     pub fn open(&self, claim_uid: &str, sealed: &[u8]) -> Result<Grant, SealError> {
+        let plain = self.open_text(claim_uid.as_bytes(), sealed)?;
+        let grant: Grant = serde_json::from_slice(&plain).map_err(|_| SealError::Format)?;
+        if grant.claim_uid == claim_uid { Ok(grant) } else { Err(SealError::Seal) }
+    }
+
+    /// Opens a text that was sealed for exactly this.
+    ///
+    /// # Errors
+    /// For anything else.
+    pub fn open_text(&self, bound_to: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, SealError> {
         if sealed.len() > LONGEST {
             return Err(SealError::Format);
         }
         let (id, nonce, text) = take_apart(sealed).ok_or(SealError::Format)?;
-        let key = self.0.iter().find(|key| key.id.as_bytes() == id).ok_or(SealError::Key)?;
+        let key = self.0.iter().find(|key| key.id.as_bytes() == id);
+        let key = key.ok_or_else(|| SealError::Key(String::from_utf8_lossy(id).into_owned()))?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| SealError::Format)?;
-        let mut text = text.to_vec();
-        let plain =
-            key.key.open_in_place(nonce, Aad::from(claim_uid.as_bytes()), &mut text).map_err(|_| SealError::Seal)?;
-        let grant: Grant = serde_json::from_slice(plain).map_err(|_| SealError::Format)?;
-        if grant.claim_uid == claim_uid { Ok(grant) } else { Err(SealError::Seal) }
+        let mut text = Zeroizing::new(text.to_vec());
+        let length = key.key.open_in_place(nonce, Aad::from(bound_to), &mut text).map_err(|_| SealError::Seal)?.len();
+        text.truncate(length);
+        Ok(text)
     }
 }
 
@@ -175,24 +206,24 @@ fn take_apart(sealed: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::claims::record;
 
-    fn keys(ids: &[&str]) -> SealingKeys {
+    pub(crate) fn keys(ids: &[&str]) -> SealingKeys {
         SealingKeys::new(ids.iter().map(|id| ((*id).to_owned(), Zeroizing::new([id.as_bytes()[0]; 32]))).collect())
             .unwrap()
     }
 
-    fn claim() -> VirtualMachineClaim {
+    pub(crate) fn claim() -> VirtualMachineClaim {
         let mut claim = record::claim("c-1", &record::tests::wanted(), record::tests::alice(), "s");
         claim.metadata.uid = Some("uid-1".into());
         claim
     }
 
-    fn grant() -> Grant {
+    pub(crate) fn grant() -> Grant {
         let claim = claim();
         Grant {
             claim_uid: "uid-1".into(),
@@ -203,6 +234,8 @@ mod tests {
             client: "cli".into(),
             audiences: claim.spec.audiences.clone(),
             workload: workload_digest(&claim.spec.workload),
+            slot: Some("slot-pool-a-k-0".into()),
+            request: Some(request_digest(&record::tests::wanted())),
         }
     }
 
@@ -211,7 +244,7 @@ mod tests {
         let (old, both, new) = (keys(&["a"]), keys(&["b", "a"]), keys(&["b"]));
         let sealed = old.seal(&grant()).unwrap();
         assert_eq!(both.open("uid-1", &sealed).unwrap(), grant());
-        assert_eq!(new.open("uid-1", &sealed), Err(SealError::Key));
+        assert_eq!(new.open("uid-1", &sealed), Err(SealError::Key("a".into())));
         assert_eq!(both.open("uid-2", &sealed), Err(SealError::Seal));
         let later = both.seal(&grant()).unwrap();
         assert_eq!(new.open("uid-1", &later).unwrap(), grant());
@@ -242,6 +275,16 @@ mod tests {
         longer.spec.ttl_seconds += 1;
         longer.spec.subject.display = "another name".into();
         assert!(grant().covers(&longer));
+    }
+
+    #[test]
+    fn grants_of_an_earlier_version_open() {
+        let mut old = serde_json::to_value(grant()).unwrap();
+        old.as_object_mut().unwrap().retain(|key, _| !matches!(key.as_str(), "slot" | "request"));
+        let old: Grant = serde_json::from_value(old).unwrap();
+        assert_eq!(old, Grant { slot: None, request: None, ..grant() });
+        assert!(old.covers(&claim()) && old.is_for_the_caller_of(&grant()));
+        assert!(!old.is_for_the_caller_of(&Grant { client: "other".into(), ..grant() }));
     }
 
     proptest! {

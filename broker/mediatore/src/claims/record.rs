@@ -13,9 +13,10 @@ use kube::{Resource, api::ObjectMeta};
 
 use super::name::{Digest, Parts};
 
-/// Annotation: digest of the request that the claim answers.
+/// Annotation: digest of the request that the claim answers. A hint until the grant is there, which has it sealed.
 pub const REQUEST_DIGEST: &str = "banlieue.io/request-digest";
-/// Annotation: the slot that the claim holds, as `<lease name>/<lease uid>/<resource version when taken>`.
+/// Annotation: the slot that the claim holds, as `<lease name>/<lease uid>/<resource version when taken>`. A hint: see
+/// [`slots`](super::slots).
 pub const SLOT: &str = "banlieue.io/slot";
 /// Value of [`labels::MANAGED_BY`] on what mediatore makes.
 pub const MANAGED_BY_VALUE: &str = "mediatore";
@@ -133,12 +134,13 @@ pub fn claim(name: &str, wanted: &Wanted, subject: Subject, slot: &str) -> Virtu
     claim
 }
 
-/// Whether the object under the name of a retried request is the answer to that request.
+/// Whether the object under the name of a retried request is the answer to that request. `granted` is the digest in its
+/// grant, when it has one; its annotation is asked only before that.
 #[must_use]
-pub fn answers(found: &VirtualMachineClaim, wanted: &Wanted, subject: &Subject) -> bool {
+pub fn answers(found: &VirtualMachineClaim, wanted: &Wanted, subject: &Subject, granted: Option<&Digest>) -> bool {
     let digest = request_digest(wanted);
-    let noted = annotation(found, REQUEST_DIGEST).is_some_and(|noted| noted == digest.as_str());
-    noted
+    let noted = granted.map(Digest::as_str).or_else(|| annotation(found, REQUEST_DIGEST));
+    noted == Some(digest.as_str())
         && found.spec.pool_ref.name == wanted.pool
         && found.spec.subject.issuer == subject.issuer
         && found.spec.subject.id == subject.id
@@ -234,21 +236,28 @@ pub(crate) mod tests {
     #[test]
     fn a_retry_is_answered_by_what_it_would_make_and_nothing_else() {
         let made = claim("c-1", &wanted(), alice(), "s/u/1");
-        assert!(answers(&made, &wanted(), &alice()));
+        assert!(answers(&made, &wanted(), &alice(), None));
         let renamed = Subject { display: "Alice Somebody".into(), ..alice() };
-        assert!(answers(&made, &wanted(), &renamed));
+        assert!(answers(&made, &wanted(), &renamed, None));
         for edit in edits().into_iter().skip(1) {
             let mut other = wanted();
             edit(&mut other);
-            assert!(!answers(&made, &other, &alice()));
+            assert!(!answers(&made, &other, &alice(), None));
         }
-        assert!(!answers(&made, &wanted(), &Subject { azp: "bot".into(), ..alice() }));
+        assert!(!answers(&made, &wanted(), &Subject { azp: "bot".into(), ..alice() }, None));
         // Somebody else's object with the right annotation.
         let mut forged = made.clone();
         forged.spec.workload.args = vec!["evil".into()];
-        assert!(!answers(&forged, &wanted(), &alice()));
+        assert!(!answers(&forged, &wanted(), &alice(), None));
+        // The annotation is a hint: what the grant says counts.
+        let mut noted = made.clone();
+        noted.metadata.annotations.as_mut().unwrap().insert(REQUEST_DIGEST.into(), "x".into());
+        assert!(!answers(&noted, &wanted(), &alice(), None));
+        assert!(answers(&noted, &wanted(), &alice(), Some(&request_digest(&wanted()))));
+        let other = request_digest(&Wanted { ttl_seconds: 60, ..wanted() });
+        assert!(!answers(&made, &wanted(), &alice(), Some(&other)));
         let mut longer = made;
         longer.spec.ttl_seconds += 60;
-        assert!(answers(&longer, &wanted(), &alice()));
+        assert!(answers(&longer, &wanted(), &alice(), None));
     }
 }

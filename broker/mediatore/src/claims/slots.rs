@@ -8,6 +8,10 @@
 //! which gives the Lease a new resource version. The claim notes the version that it took. So a slot is freed at once
 //! only for a claim that is over, under exactly the version that this claim noted; any other slot that no claim justifies
 //! must stay so, unchanged, for longer than a request may take.
+//!
+//! **Whose it is, the Lease says**, which mediatore alone writes, and where a claim came to hold two, its sealed grant.
+//! What a claim notes in its annotation is a hint that its owner can change: it never makes a slot somebody else's, and
+//! never one that a living claim holds free.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -108,17 +112,24 @@ pub fn is_over(claim: &VirtualMachineClaim) -> bool {
     claim.status.as_ref().and_then(|status| status.phase).is_some_and(|phase| phase.is_terminal())
 }
 
-/// The slot that may be freed at once now that this claim is over or gone.
-#[must_use]
-pub fn freed_by(claim: &VirtualMachineClaim) -> Option<Taken> {
-    // Annotations are anybody's words: what is no slot of this claim's own subject is not freed by it.
-    Taken::noted(claim).filter(|taken| index(&taken.name, &claim.spec.pool_ref.name, &subject_key(claim)).is_some())
+/// Whether a slot is one of this claim's pool and subject.
+fn fits(claim: &VirtualMachineClaim, slot: &str) -> bool {
+    index(slot, &claim.spec.pool_ref.name, &subject_key(claim)).is_some()
 }
 
-/// Whether the claim that is found under a slot's holder justifies that slot.
+/// Whether this slot, as it is and with this holder, may be freed at once now that the claim is over or gone.
 #[must_use]
-pub fn justifies(claim: Option<&VirtualMachineClaim>, slot: &str) -> bool {
-    claim.is_some_and(|claim| !is_over(claim) && Taken::noted(claim).is_some_and(|taken| taken.name == slot))
+pub fn is_freed_by(claim: &VirtualMachineClaim, slot: &Taken, holder: &str) -> bool {
+    fits(claim, &slot.name)
+        && claim.metadata.name.as_deref() == Some(holder)
+        && Taken::noted(claim).is_some_and(|noted| noted == *slot)
+}
+
+/// Whether the claim that is found under a slot's holder justifies that slot. `granted` is the slot that the claim's
+/// grant names, where it came to hold more than one.
+#[must_use]
+pub fn justifies(claim: Option<&VirtualMachineClaim>, slot: &str, granted: Option<&str>) -> bool {
+    claim.is_some_and(|claim| !is_over(claim) && fits(claim, slot) && granted.is_none_or(|granted| granted == slot))
 }
 
 #[cfg(test)]
@@ -200,13 +211,21 @@ mod tests {
 
     #[test]
     fn what_justifies_a_slot() {
-        let mut claim = record::claim("c-1", &record::tests::wanted(), record::tests::alice(), "slot-p-k-0/u/7");
-        let noted = Taken { name: "slot-p-k-0".into(), uid: "u".into(), version: "7".into() };
-        assert_eq!(Taken::noted(&claim).as_ref(), Some(&noted));
-        assert_eq!(noted.note(), "slot-p-k-0/u/7");
-        assert!(justifies(Some(&claim), "slot-p-k-0"));
-        assert!(!justifies(Some(&claim), "slot-p-k-1"));
-        assert!(!justifies(None, "slot-p-k-0"));
+        let mut claim = record::claim("c-1", &record::tests::wanted(), record::tests::alice(), "");
+        let key = subject_key(&claim);
+        let (own, second) = (name("pool-a", &key, 3).unwrap(), name("pool-a", &key, 4).unwrap());
+        let others = name("pool-a", &SubjectKey::of("i", "bob"), 3).unwrap();
+        assert!(!justifies(None, &own, None));
+        // Whatever its owner wrote into the annotation: a living claim keeps its slot.
+        for note in ["", "slot-x/u/7", &format!("{second}/u/7")] {
+            claim.metadata.annotations.as_mut().unwrap().insert(SLOT.into(), note.into());
+            assert!(justifies(Some(&claim), &own, None), "{note}");
+        }
+        assert!(!justifies(Some(&claim), &others, None));
+        assert!(!justifies(Some(&claim), &name("pool-b", &key, 3).unwrap(), None));
+        // Of two slots one is the claim's.
+        assert!(justifies(Some(&claim), &own, Some(&own)));
+        assert!(!justifies(Some(&claim), &second, Some(&own)));
         for (phase, over) in [
             (ClaimPhase::Pending, false),
             (ClaimPhase::Bound, false),
@@ -216,15 +235,29 @@ mod tests {
         ] {
             claim.status.get_or_insert_default().phase = Some(phase);
             assert_eq!(is_over(&claim), over, "{phase:?}");
-            assert_eq!(justifies(Some(&claim), "slot-p-k-0"), !over, "{phase:?}");
+            assert_eq!(justifies(Some(&claim), &own, None), !over, "{phase:?}");
         }
-        let own = name("pool-a", &subject_key(&claim), 3).unwrap();
-        let others = name("pool-a", &SubjectKey::of("i", "bob"), 3).unwrap();
-        claim.metadata.annotations.as_mut().unwrap().insert(SLOT.into(), format!("{own}/u/7"));
-        assert_eq!(freed_by(&claim).unwrap().name, own);
-        for note in ["kube-scheduler/u/7", "slot-x", &format!("{own}/u/7/8"), &format!("{others}/u/7"), ""] {
-            claim.metadata.annotations.as_mut().unwrap().insert(SLOT.into(), note.into());
-            assert_eq!(freed_by(&claim), None, "{note}");
+    }
+
+    #[test]
+    fn what_is_freed_at_once() {
+        let mut claim = record::claim("c-1", &record::tests::wanted(), record::tests::alice(), "");
+        let own =
+            Taken { name: name("pool-a", &subject_key(&claim), 3).unwrap(), uid: "u".into(), version: "7".into() };
+        let mut note = |text: &str| {
+            claim.metadata.annotations.as_mut().unwrap().insert(SLOT.into(), text.into());
+            claim.clone()
+        };
+        let noted = note(&own.note());
+        assert_eq!(Taken::noted(&noted).as_ref(), Some(&own));
+        assert!(is_freed_by(&noted, &own, "c-1"));
+        // A slot that another living claim of the same subject holds, whatever this one notes.
+        assert!(!is_freed_by(&noted, &own, "c-2"));
+        assert!(!is_freed_by(&noted, &Taken { version: "8".into(), ..own.clone() }, "c-1"), "taken again since");
+        let others = Taken { name: name("pool-a", &SubjectKey::of("i", "bob"), 3).unwrap(), ..own.clone() };
+        assert!(!is_freed_by(&note(&others.note()), &others, "c-1"));
+        for text in ["kube-scheduler/u/7", "slot-x", &format!("{}/8", own.note()), ""] {
+            assert!(!is_freed_by(&note(text), &own, "c-1"), "{text}");
         }
     }
 }

@@ -36,7 +36,8 @@ use tokio::{
 };
 
 use super::{
-    cluster::{COMPONENT, DENIED, SLOT_COMPONENT},
+    cluster::{COMPONENT, SLOT_COMPONENT},
+    deny::DENIED,
     slots,
 };
 

@@ -70,8 +70,13 @@ pub async fn by_member(broker: &Broker, uid: &Uid, now: i64) -> Result<Lent, Fai
 /// # Errors
 /// As [`by_member`].
 pub async fn by_claim(broker: &Broker, uid: &Uid, now: i64) -> Result<Lent, Failure> {
-    // A workload has its identity long after every watch has shown the claim.
-    let known = broker.store.claim_of(uid.as_str()).ok_or_else(released)?;
+    // Neither claims nor denied subjects are known before everything is listed.
+    if let Some(why) = broker.store.unfilled() {
+        return Err(Failure::new(Code::Unavailable, why).because("not_ready"));
+    }
+    let Some(known) = broker.store.claim_of(uid.as_str()) else {
+        return Err(unknown_claim(broker, uid).await);
+    };
     let (namespace, name) = place(&known);
     let claim = broker.cluster.claim(namespace, name).await?;
     let claim = claim.filter(|claim| claim.metadata.uid.as_deref() == Some(uid.as_str())).ok_or_else(released)?;
@@ -96,9 +101,6 @@ async fn judge(
             if lend::deadline(&claim).is_none_or(|deadline| now >= deadline) {
                 return Err(released().because("deadline"));
             }
-            if broker.releasing.contains(claim.metadata.uid.as_deref().unwrap_or_default()) {
-                return Err(released());
-            }
             match broker.grants.of(&broker.cluster, &claim).await? {
                 Some(grant) => Ok(Lent { member, claim, grant }),
                 None => {
@@ -111,6 +113,18 @@ async fn judge(
         (Standing::Revoked, _) => Err(revoked()),
         _ => Err(released()),
     }
+}
+
+/// A claim that no watch knows is over, or known to other replicas only as yet; that is told apart first.
+async fn unknown_claim(broker: &Broker, uid: &Uid) -> Failure {
+    for namespace in broker.store.namespaces() {
+        match broker.cluster.has_claim(namespace, uid.as_str()).await {
+            Ok(true) => return Failure::new(Code::Unavailable, "this claim is very new here; try again"),
+            Ok(false) => {}
+            Err(error) => return error.into(),
+        }
+    }
+    released()
 }
 
 /// A member that no watch knows is very new, or gone; that is told apart before its guest is told to power off.

@@ -72,6 +72,10 @@ async fn authenticate(parts: &Parts, broker: &Broker) -> Result<Caller, (Option<
         let failure = Failure::new(Code::RateLimited, format!("too many requests; try again in {seconds} s"));
         return Err((Some(caller), Failure { retry_after: Some(seconds), ..failure }));
     }
+    // Who is denied is not known before everything is listed.
+    if let Some(why) = broker.store.unfilled() {
+        return Err((Some(caller), Failure::new(Code::Unavailable, why).because("not_ready")));
+    }
     if broker.store.denied(&caller.key).is_some() {
         // The reason is the operators' own.
         let failure = Failure::new(Code::Forbidden, "an operator denied this subject; ask your operators");

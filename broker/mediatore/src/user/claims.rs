@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     audit::Entry,
-    broker::Broker,
+    broker::{Broker, to_the_end},
     claims::{cluster::place, name},
     http::{
         answer::{Code, Failure, json},
@@ -81,31 +81,36 @@ pub async fn delete(
     who: Authenticated,
     Name(name): Name,
 ) -> Result<Response, Failure> {
-    let asked = broker.audit.ask(Entry { peer: who.peer.clone(), ..Entry::about("release", Some(&who.caller)) });
-    let claim = match find(&broker, &who.caller, &name).await {
-        Ok(claim) => claim,
-        Err(failure) => {
-            asked.denied(failure.reason);
-            return Err(failure);
-        }
-    };
+    to_the_end(async move {
+        let asked = broker.audit.ask(Entry { peer: who.peer.clone(), ..Entry::about("release", Some(&who.caller)) });
+        let claim = match release(&broker, &who.caller, &name).await {
+            Ok(claim) => claim,
+            Err(failure) => {
+                asked.denied(failure.reason);
+                return Err(failure);
+            }
+        };
+        let (namespace, name) = place(&claim);
+        let entry = Entry {
+            reason: "own_claim",
+            claim: Some(format!("{namespace}/{name}")),
+            claim_uid: claim.metadata.uid.as_deref(),
+            ..asked.entry()
+        };
+        asked.allowed(entry).await?;
+        Ok(StatusCode::NO_CONTENT.into_response())
+    })
+    .await
+}
+
+async fn release(broker: &Broker, caller: &Caller, name: &str) -> Result<VirtualMachineClaim, Failure> {
+    let claim = find(broker, caller, name).await?;
     let (namespace, name) = place(&claim);
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-    // Tokens first: a token request that read the claim before now finds this when it is about to answer.
-    broker.releasing.add(uid);
-    if let Err(error) = broker.cluster.release(namespace, name, uid).await {
-        // Nobody knows whether it was done. If it was, the claim says so itself.
-        broker.releasing.remove(uid);
-        let failure = Failure::from(error);
-        asked.denied(failure.reason);
-        return Err(failure);
-    }
-    let entry = Entry {
-        reason: "own_claim",
-        claim: Some(format!("{namespace}/{name}")),
-        claim_uid: Some(uid),
-        ..asked.entry()
-    };
-    asked.allowed(entry).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    // Tokens first: a token request that read the claim before now finds this when it is about to answer. When nobody
+    // knows whether the release was written, the mark is taken back: if it was, the claim says so itself.
+    let mark = broker.releasing.begin(uid);
+    broker.cluster.release(namespace, name, uid).await?;
+    mark.done();
+    Ok(claim)
 }

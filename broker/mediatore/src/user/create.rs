@@ -4,7 +4,7 @@
 //! 1. look for the claim that an earlier attempt made; its whole content must be what this request asks for;
 //! 2. take a slot ([`slots`]): the atomic step that keeps the limit;
 //! 3. make the claim, which notes its slot;
-//! 4. seal the grant, which needs the claim's uid.
+//! 4. read whether an operator denied the subject meanwhile, and seal the grant, which needs the claim's uid.
 //!
 //! What is left over from a request that is never retried, the [keeper](crate::claims::keeper) tidies up.
 
@@ -22,9 +22,11 @@ use super::{
 };
 use crate::{
     audit::Entry,
-    broker::Broker,
+    broker::{Broker, to_the_end},
     claims::{
-        cluster::place,
+        cluster::{CallError, place},
+        grant::Grant,
+        grants::{Finding, GrantError},
         lend,
         name::{self, IdempotencyKey},
         record::{self, Wanted},
@@ -50,24 +52,27 @@ pub async fn post(
     who: Authenticated,
     body: Body,
 ) -> Result<Response, Failure> {
-    let asked = broker.audit.ask(Entry { peer: who.peer.clone(), ..Entry::about("claim", Some(&who.caller)) });
-    match take(&broker, &headers, &who.caller, body).await {
-        Ok((claim, reason)) => {
-            let (namespace, name) = place(&claim);
-            let entry = Entry {
-                reason,
-                claim: Some(format!("{namespace}/{name}")),
-                claim_uid: claim.metadata.uid.as_deref(),
-                ..asked.entry()
-            };
-            asked.allowed(entry).await?;
-            Ok(json(StatusCode::CREATED, &ClaimResponse::of(&claim)))
+    to_the_end(async move {
+        let asked = broker.audit.ask(Entry { peer: who.peer.clone(), ..Entry::about("claim", Some(&who.caller)) });
+        match take(&broker, &headers, &who.caller, body).await {
+            Ok((claim, reason)) => {
+                let (namespace, name) = place(&claim);
+                let entry = Entry {
+                    reason,
+                    claim: Some(format!("{namespace}/{name}")),
+                    claim_uid: claim.metadata.uid.as_deref(),
+                    ..asked.entry()
+                };
+                asked.allowed(entry).await?;
+                Ok(json(StatusCode::CREATED, &ClaimResponse::of(&claim)))
+            }
+            Err(failure) => {
+                asked.denied(failure.reason);
+                Err(failure)
+            }
         }
-        Err(failure) => {
-            asked.denied(failure.reason);
-            Err(failure)
-        }
-    }
+    })
+    .await
 }
 
 type Outcome = Result<(VirtualMachineClaim, &'static str), Failure>;
@@ -172,67 +177,104 @@ impl Making<'_> {
             // A key belongs to one claim, in whichever namespace its pool is.
             for namespace in self.broker.store.namespaces() {
                 if let Some(found) = cluster.claim(namespace, &name).await? {
-                    return self.adopt(found).await;
+                    return self.adopt(pool, found).await;
                 }
             }
         }
         let slot = self.slot(pool, &name).await?;
         let claim = record::claim(&name, &self.wanted, self.subject.clone(), &slot.note());
         match cluster.create_claim(&claim).await {
-            Ok(Some(made)) => {
-                self.broker.grants.give(cluster, self.caller, &made).await?;
-                Ok((made, "made"))
-            }
-            Ok(None) => {
-                // Another attempt with the same key was faster.
-                let found = cluster.claim(&self.wanted.namespace, &name).await?;
-                let noted = found.as_ref().and_then(Taken::noted);
-                if noted.is_none_or(|noted| noted.name != slot.name) {
-                    cluster.free_slot(&self.wanted.namespace, &slot).await?;
-                }
-                match found {
-                    Some(found) => self.adopt(found).await,
-                    None => Err(Failure::new(Code::Unavailable, "an earlier claim of this key just ended; try again")),
-                }
-            }
-            Err(error) => {
-                // When nobody knows whether the claim was made, its slot stays; the keeper finds out.
-                if error.code().is_some() {
-                    let freed = cluster.free_slot(&self.wanted.namespace, &slot).await;
-                    tracing::debug!(?freed, "the slot of a claim that was refused");
-                }
-                let refused = |code, detail: &str| {
-                    // Its words name objects and rules that are the operators' own.
-                    tracing::warn!(%error, claim = name, "the API server refused a claim");
-                    Failure::new(code, detail).because("api_refused")
-                };
-                Err(match error.code() {
-                    Some(400 | 422) => refused(
-                        Code::InvalidRequest,
-                        "the cluster does not take this claim as it is; look at workload, ttl_seconds and audiences, or ask \
-                         your operators",
-                    ),
-                    Some(403) => refused(
-                        Code::Forbidden,
-                        "the cluster does not allow this claim, by a policy or a quota; ask your operators",
-                    ),
-                    _ => error.into(),
-                })
-            }
+            Ok(Some(made)) => Ok((self.grant(made, &slot).await?, "made")),
+            // Another attempt with the same key was faster. It took the same slot, or this one is swept.
+            Ok(None) => match cluster.claim(&self.wanted.namespace, &name).await? {
+                Some(found) => self.adopt(pool, found).await,
+                None => Err(Failure::new(Code::Unavailable, "an earlier claim of this key just ended; try again")),
+            },
+            Err(error) => Err(self.not_made(&name, &slot, error).await),
         }
     }
 
-    /// The answer that an earlier attempt made, if it is one to this request.
-    async fn adopt(&self, found: VirtualMachineClaim) -> Outcome {
-        if place(&found).0 != self.wanted.namespace || !record::answers(&found, &self.wanted, &self.subject) {
+    /// What to answer when the claim was not made, as far as anybody knows. Its slot is freed only when the API server
+    /// refused and has no such claim: what may have been made, or may still be, is for the keeper to find out.
+    async fn not_made(&self, name: &str, slot: &Taken, error: CallError) -> Failure {
+        let (cluster, namespace) = (&self.broker.cluster, &self.wanted.namespace);
+        if is_final(&error) && matches!(cluster.claim(namespace, name).await, Ok(None)) {
+            let freed = cluster.free_slot(namespace, slot).await;
+            tracing::debug!(?freed, "the slot of a claim that was refused");
+        }
+        let refused = |code, detail: &str| {
+            // Its words name objects and rules that are the operators' own.
+            tracing::warn!(%error, claim = name, "the API server refused a claim");
+            Failure::new(code, detail).because("api_refused")
+        };
+        match error.code() {
+            Some(400 | 422) => refused(
+                Code::InvalidRequest,
+                "the cluster does not take this claim as it is; look at workload, ttl_seconds and audiences, or ask \
+                 your operators",
+            ),
+            Some(403) => refused(
+                Code::Forbidden,
+                "the cluster does not allow this claim, by a policy or a quota; ask your operators",
+            ),
+            _ => error.into(),
+        }
+    }
+
+    /// Grants what the caller asked for to the claim that holds this slot, unless an operator denied the caller
+    /// meanwhile. The denial is read after the claim was written: whoever denies first writes that, then lists claims, so
+    /// one of the two sees the other.
+    async fn grant(&self, claim: VirtualMachineClaim, slot: &Taken) -> Result<VirtualMachineClaim, Failure> {
+        let (cluster, key) = (&self.broker.cluster, self.caller.key.to_string());
+        let (namespace, name) = place(&claim);
+        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+        for known in self.broker.store.namespaces() {
+            if cluster.is_denied(known, &key).await? {
+                cluster.release(namespace, name, uid).await?;
+                let detail = "an operator denied this subject; ask your operators";
+                return Err(Failure::new(Code::Forbidden, detail).because("subject_denied"));
+            }
+        }
+        let grant = Grant::of(self.caller, &claim, &self.wanted, &slot.name);
+        let grant = grant.ok_or_else(|| Failure::new(Code::Unavailable, "the cluster named no claim; try again"))?;
+        self.broker.grants.give(cluster, &claim, &grant).await?;
+        Ok(claim)
+    }
+
+    /// The answer that an earlier attempt made, if it is one to this request. What that attempt left undone is done.
+    async fn adopt(&self, pool: &VirtualMachinePool, found: VirtualMachineClaim) -> Outcome {
+        let cluster = &self.broker.cluster;
+        let conflict = || {
             let detail = "this Idempotency-Key was used for another request; take a new key for a new request";
-            return Err(Failure::new(Code::IdempotencyConflict, detail));
+            Failure::new(Code::IdempotencyConflict, detail)
+        };
+        let granted = match self.broker.grants.find(cluster, &found).await? {
+            Finding::Valid(grant) => Some(grant),
+            Finding::Absent => None,
+            Finding::Unreadable(key) => {
+                return Err(GrantError::Key { claim: place(&found).1.to_owned(), key }.into());
+            }
+            // Somebody else's object stands under the name of this key.
+            Finding::Mismatch(why) => {
+                tracing::warn!(claim = place(&found).1, why, "a retried request finds a grant that is not valid");
+                return Err(conflict());
+            }
+        };
+        let digest = granted.as_ref().and_then(|grant| grant.request.as_ref());
+        if place(&found).0 != self.wanted.namespace || !record::answers(&found, &self.wanted, &self.subject, digest) {
+            return Err(conflict());
         }
         // Nothing is granted to what is over.
-        if !lend::is_ending(&found) && self.broker.grants.of(&self.broker.cluster, &found).await?.is_none() {
-            self.broker.grants.give(&self.broker.cluster, self.caller, &found).await?;
+        if granted.is_some() || lend::is_ending(&found) {
+            return Ok((found, "retried"));
         }
-        Ok((found, "retried"))
+        // Nothing is granted without a slot, whoever made the claim. Noting it makes another version of the claim, which
+        // whoever is about to release it as one that nobody granted does not have.
+        let slot = self.slot(pool, place(&found).1).await?;
+        match cluster.note_slot(&found, &slot).await? {
+            Some(noted) if !lend::is_ending(&noted) => Ok((self.grant(noted, &slot).await?, "retried")),
+            _ => Err(Failure::new(Code::Unavailable, "an earlier claim of this key just ended; try again")),
+        }
     }
 
     /// Takes a slot.
@@ -281,6 +323,11 @@ impl Making<'_> {
             return Err(full());
         }
     }
+}
+
+/// Whether the API server refused for good, before it wrote anything.
+fn is_final(error: &CallError) -> bool {
+    error.code().is_some_and(|code| code < 500)
 }
 
 /// Randomness of the operating system.
