@@ -4,10 +4,12 @@ use std::{pin::Pin, sync::Arc};
 
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
-use tonic::{Code, Request, Response, Status, Streaming, service::Routes};
+use tonic::{Request, Response, Status, Streaming, service::Routes};
 
 use crate::{
-    agent, plugin_config as config,
+    agent,
+    kind::Kind,
+    plugin_config as config,
     proto::{
         grpc::health::v1::{
             HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server,
@@ -15,9 +17,8 @@ use crate::{
         plugin::{self, ConnInfo, StdioData},
         spire::service::private::init::v1 as init,
     },
-    serve::Kind,
     server,
-    worker::Handle,
+    worker::{Handle, translate},
 };
 
 type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send + 'static>>;
@@ -242,16 +243,4 @@ where
         }
     });
     Box::pin(ReceiverStream::new(receiver))
-}
-
-/// A worker that dies in the middle of a call gives `Unknown`, `Internal` or `Cancelled`, codes our services never
-/// use. SPIRE's agents retry only `Unavailable`.
-pub(crate) fn translate(status: Status) -> Status {
-    match status.code() {
-        Code::Unknown | Code::Internal | Code::Cancelled => {
-            tracing::warn!(code = %status.code(), error = status.message(), "the plugin's worker failed during a call");
-            Status::unavailable("attestation is restarting, try again")
-        }
-        _ => status,
-    }
 }

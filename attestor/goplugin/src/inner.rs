@@ -14,9 +14,9 @@ use tokio::net::UnixStream;
 use tonic::service::Routes;
 
 use crate::{
+    error::{Error, system},
     host::Health,
     proto::grpc::health::v1::health_server::HealthServer,
-    serve::{Error, system},
 };
 
 pub(crate) fn run<F>(services: F) -> Result<(), Error>

@@ -16,18 +16,24 @@
 //! - [`host`]: the services the parent answers itself, and the proxy of the rest;
 //! - [`worker`]: starting, configuring, watching and restarting the worker;
 //! - [`inner`]: what runs inside the worker;
+//! - [`Kind`], [`Error`]: which half is served, and why it could not be;
 //! - [`config`]: HCL as SPIRE hands it over;
 //! - [`hclog`]: log lines that SPIRE understands.
 
 pub mod config;
+mod error;
 pub mod handshake;
 pub mod hclog;
 pub mod host;
 pub mod inner;
+mod kind;
 mod serve;
 pub mod worker;
 
-pub use serve::{Error, Kind, WORKER_ARG, serve};
+pub use error::Error;
+pub use kind::Kind;
+pub use serve::serve;
+pub use worker::WORKER_ARG;
 
 /// The generated messages and services, in modules named like their protobuf packages.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unused_qualifications)]

@@ -1,8 +1,7 @@
 //! `serve`: the one call a plugin's `main` makes.
 
-use std::{ffi::OsStr, io, time::Duration};
+use std::{ffi::OsStr, time::Duration};
 
-use thiserror::Error;
 use tokio::{
     net::UnixListener,
     signal::unix::{SignalKind, signal},
@@ -11,60 +10,15 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::service::Routes;
 
 use crate::{
-    handshake::{HandshakeError, Socket, check_cookie},
+    Error, Kind,
+    error::system,
+    handshake::{Socket, check_cookie},
     hclog, host, inner,
-    worker::Worker,
+    worker::{WORKER_ARG, Worker},
 };
-
-/// The last argument of a worker's command line. A program that parses its arguments must accept it.
-pub const WORKER_ARG: &str = "--plugin-worker";
 
 /// How long running calls may take to end when SPIRE asks the plugin to stop.
 const STOP_GRACE: Duration = Duration::from_secs(1);
-
-/// Which half of the attestor pair is served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// In spire-server: `spire.plugin.server.nodeattestor.v1.NodeAttestor`.
-    Server,
-    /// In spire-agent: `spire.plugin.agent.nodeattestor.v1.NodeAttestor`.
-    Agent,
-}
-
-impl Kind {
-    /// The service names that `Init` reports to SPIRE.
-    #[must_use]
-    pub fn service_names(self) -> [&'static str; 2] {
-        let attestor = match self {
-            Self::Server => "spire.plugin.server.nodeattestor.v1.NodeAttestor",
-            Self::Agent => "spire.plugin.agent.nodeattestor.v1.NodeAttestor",
-        };
-        [attestor, "spire.service.common.config.v1.Config"]
-    }
-}
-
-/// Why a plugin could not be served.
-#[derive(Debug, Error)]
-pub enum Error {
-    /// Not started by SPIRE, or no socket.
-    #[error(transparent)]
-    Handshake(#[from] HandshakeError),
-    /// The system refused something a process needs.
-    #[error("cannot {act}: {source}")]
-    System {
-        /// What was tried.
-        act: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Serving ended with an error.
-    #[error("the plugin's server ended: {0}")]
-    Transport(#[from] tonic::transport::Error),
-}
-
-pub(crate) fn system(act: &'static str) -> impl FnOnce(io::Error) -> Error {
-    move |source| Error::System { act, source }
-}
 
 /// Serves a plugin until SPIRE ends it. Blocks; builds its own runtime; call it from `main`.
 ///

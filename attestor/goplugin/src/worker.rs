@@ -19,16 +19,17 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tonic::{
-    Status,
+    Code, Status,
     transport::{Channel, Endpoint},
 };
 
 use crate::{
-    host::translate,
     plugin_config::{ConfigureRequest, config_client::ConfigClient},
     proto::grpc::health::v1::{HealthCheckRequest, health_client::HealthClient},
-    serve::WORKER_ARG,
 };
+
+/// The last argument of a worker's command line. A program that parses its arguments must accept it.
+pub const WORKER_ARG: &str = "--plugin-worker";
 
 /// How long a call waits for a worker that is being restarted. Well below SPIRE's own patience of about 40 s.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -265,4 +266,16 @@ async fn connect(stream: UnixStream) -> Result<Channel, tonic::transport::Error>
         std::future::ready(once.take().ok_or_else(|| std::io::Error::other("the worker's connection is gone")))
     });
     Endpoint::from_static("http://worker.invalid").connect_with_connector(connector).await
+}
+
+/// A worker that dies in the middle of a call gives `Unknown`, `Internal` or `Cancelled`, codes our services never
+/// use. SPIRE's agents retry only `Unavailable`.
+pub(crate) fn translate(status: Status) -> Status {
+    match status.code() {
+        Code::Unknown | Code::Internal | Code::Cancelled => {
+            tracing::warn!(code = %status.code(), error = status.message(), "the plugin's worker failed during a call");
+            Status::unavailable("attestation is restarting, try again")
+        }
+        _ => status,
+    }
 }
