@@ -6,10 +6,12 @@
 //!
 //! A pinned key is no secret, only little known. Who knows one can open streams and never answer; so of the streams of one
 //! member the oldest that still waits for evidence gives way to the newest. An honest guest answers at once, and has to be
-//! outrun to be kept out. Some streams are kept for members whose key is pinned, so that a flood of first attestations never
+//! outrun to be kept out. When all places are taken it is the same among all members: of whoever has most streams the oldest
+//! that waits gives way, so stolen enrolments that open streams and never answer keep nobody out. Some streams are kept for members whose key is pinned, so that a flood of first attestations never
 //! starves a rotation. A budget is spent only by what was surely the member's own.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -62,6 +64,7 @@ struct State {
 #[derive(Debug)]
 struct Stream {
     number: u64,
+    pinned: bool,
     /// Whether it waits for evidence.
     waits: bool,
     displaced: CancellationToken,
@@ -70,6 +73,19 @@ struct Stream {
 impl State {
     fn stream(&mut self, place: &Place) -> Option<&mut Stream> {
         self.members.get_mut(&place.member)?.iter_mut().find(|stream| stream.number == place.number)
+    }
+
+    /// The member whose oldest waiting stream gives way when there is no place, and that stream. What was pinned never gives
+    /// way to what is not.
+    fn crowds(&self, pinned: bool) -> Option<(String, u64)> {
+        let waiting = |streams: &[Stream]| {
+            let mut found = streams.iter().filter(|stream| stream.waits && (pinned || !stream.pinned));
+            found.next().map(|stream| stream.number)
+        };
+        let candidates =
+            self.members.iter().filter_map(|(member, streams)| Some((member, streams.len(), waiting(streams)?)));
+        let (member, _, number) = candidates.max_by_key(|(_, count, number)| (*count, Reverse(*number)))?;
+        Some((member.clone(), number))
     }
 
     /// Takes one of the member's streams out, if there is one like that.
@@ -156,12 +172,17 @@ impl Limits {
         let open_to =
             if pinned { self.bounds.streams } else { self.bounds.streams.saturating_sub(self.bounds.reserved) };
         if state.open >= open_to {
-            return Err(Refusal::stranger(Reason::Busy, format!("{} streams are open", state.open)));
+            let oldest =
+                state.crowds(pinned).and_then(|(crowd, number)| state.remove(&crowd, |it| it.number == number));
+            let Some(oldest) = oldest else {
+                return Err(Refusal::stranger(Reason::Busy, format!("{} streams are open", state.open)));
+            };
+            oldest.displaced.cancel();
         }
         state.open = state.open.saturating_add(1);
         state.last = state.last.wrapping_add(1);
         let (number, displaced) = (state.last, CancellationToken::new());
-        let stream = Stream { number, waits: false, displaced: displaced.clone() };
+        let stream = Stream { number, pinned, waits: false, displaced: displaced.clone() };
         state.members.entry(member.to_owned()).or_default().push(stream);
         drop(state);
         Ok(Place { limits: self.clone(), member: member.to_owned(), number, displaced })
@@ -247,6 +268,32 @@ mod tests {
         drop((first, second));
         assert_eq!(limits.open(), 2, "a place that was taken is not given back twice");
         assert!(limits.enter("b", true).unwrap().waits(async { 7 }).await.is_ok_and(|seven| seven == 7));
+    }
+
+    #[tokio::test]
+    async fn who_takes_all_places_and_waits_gives_way() {
+        let limits = limits();
+        let never = || std::future::pending::<()>();
+        let (greedy, other) =
+            ([limits.enter("a", false).unwrap(), limits.enter("b", true).unwrap()], limits.enter("b", true).unwrap());
+        let [a, b] = &greedy;
+        let wait = async { tokio::join!(a.waits(never()), b.waits(never())) };
+        let come = async {
+            tokio::task::yield_now().await;
+            // No place is left for what is not pinned: the one like it gives way, and no pinned one does.
+            let first = limits.enter("c", false).unwrap();
+            assert_eq!(limits.enter("d", false).unwrap_err().reason, Reason::Busy, "who is being judged stays");
+            // All are taken: `b` has two, and one of them waits.
+            let more = (limits.enter("e", true).unwrap(), limits.enter("f", true).unwrap());
+            assert_eq!(limits.enter("g", true).unwrap_err().reason, Reason::Busy);
+            (first, more)
+        };
+        let ((one, two), _kept) = tokio::join!(wait, come);
+        assert_eq!(one.unwrap_err().reason, Reason::SourceLimited);
+        assert_eq!(two.unwrap_err().reason, Reason::SourceLimited);
+        assert_eq!(limits.open(), 4);
+        drop((greedy, other));
+        assert_eq!(limits.open(), 3);
     }
 
     #[test]
