@@ -10,17 +10,19 @@ use std::{
     time::Duration,
 };
 
-use banlieue_crds::received::{Lighten, Received, readable};
+use banlieue_crds::received::{Lighten, Received};
 use futures::StreamExt;
 use kube::{
     Api, Client, Resource,
     runtime::{
         WatchStreamExt, reflector,
-        watcher::{Config as WatchConfig, DefaultBackoff, Event, watcher},
+        watcher::{Config as WatchConfig, DefaultBackoff, watcher},
     },
 };
 use serde::de::DeserializeOwned;
 use tokio::{sync::Notify, task::AbortHandle};
+
+use crate::unread::Unread;
 
 /// Every call has a deadline, well below that of an attestation.
 pub const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -48,13 +50,16 @@ pub async fn client(kubeconfig: Option<&str>) -> Result<Client, String> {
     Client::try_from(config).map_err(|error| format!("cannot set up the connection to the API server: {error}"))
 }
 
+/// What a watch has seen, also of what could not be read.
+pub type Store<K> = reflector::Store<Received<K>>;
+
 /// A watch into memory; ends when dropped.
 pub struct Watched<K>
 where
     K: Resource + 'static,
     K::DynamicType: Hash + Eq,
 {
-    store: reflector::Store<K>,
+    store: Store<K>,
     filled: Arc<AtomicBool>,
     changed: Arc<Notify>,
     task: AbortHandle,
@@ -76,7 +81,7 @@ where
 {
     /// The objects, once the first list is complete. A store that is not would make everything look gone.
     #[must_use]
-    pub fn filled(&self) -> Option<&reflector::Store<K>> {
+    pub fn filled(&self) -> Option<&Store<K>> {
         self.filled.load(Ordering::Acquire).then_some(&self.store)
     }
 
@@ -90,16 +95,16 @@ impl<K> Watched<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Lighten + Debug + Send + Sync + 'static,
 {
-    /// Starts the watch. An object that cannot be read is left out: it must not stop the watch of its kind.
+    /// Starts the watch. What cannot be read does not stop it: it is kept as that.
     #[must_use]
-    pub fn start(api: Api<Received<K>>) -> Self {
+    pub fn start(api: Api<Received<K>>, unread: Unread) -> Self {
         let (store, writer) = reflector::store();
         let (filled, changed) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
         let (reader, flag, notify) = (store.clone(), filled.clone(), changed.clone());
         let task = tokio::spawn(async move {
             let stream = watcher(api, WatchConfig::default())
                 .backoff(DefaultBackoff::default())
-                .filter_map(|event| std::future::ready(event.map(kept::<K>).transpose()));
+                .modify(move |object| arrived(object, &unread));
             let stream = reflector::reflector(writer, stream).for_each(|event| {
                 if let Err(error) = event {
                     tracing::warn!(%error, kind = %K::kind(&()), "a watch failed, it is tried again");
@@ -119,24 +124,15 @@ where
     }
 }
 
-/// An event as it is kept, when its object can be read.
-fn kept<K>(event: Event<Received<K>>) -> Option<Event<K>>
+/// Makes an object what is kept of it.
+fn arrived<K>(object: &mut Received<K>, unread: &Unread)
 where
     K: Resource<DynamicType = ()> + Lighten,
 {
-    match readable(event) {
-        Ok(Event::Apply(mut object)) => {
-            object.lighten();
-            Some(Event::Apply(object))
-        }
-        Ok(Event::InitApply(mut object)) => {
-            object.lighten();
-            Some(Event::InitApply(object))
-        }
-        Ok(other) => Some(other),
-        Err(unreadable) => {
-            tracing::warn!(error = %unreadable, kind = %K::kind(&()), "an object is left out");
-            None
+    match object {
+        Received::Read(object) => object.lighten(),
+        Received::Unreadable(object) => {
+            unread.note::<K>(object);
         }
     }
 }
@@ -161,9 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_left_out_and_what_nobody_reads_is_dropped() {
-        assert!(kept(Event::InitApply(claim("Tomorrow"))).is_none());
-        let Some(Event::InitApply(claim)) = kept(Event::InitApply(claim("Bound"))) else { panic!("not kept") };
+    fn what_cannot_be_read_is_kept_as_that_and_what_nobody_reads_is_dropped() {
+        let (unread, mut broken, mut whole) = (Unread::default(), claim("Tomorrow"), claim("Bound"));
+        arrived(&mut broken, &unread);
+        arrived(&mut whole, &unread);
+        let Received::Unreadable(broken) = broken else { panic!("it was read") };
+        assert!(!unread.note::<VirtualMachineClaim>(&broken), "it was said when it arrived");
+        let Received::Read(claim) = whole else { panic!("it was not read") };
         assert!(claim.spec.workload.args.is_empty() && claim.spec.workload.env.is_empty());
         assert_eq!(claim.metadata.annotations, Some(Default::default()));
     }

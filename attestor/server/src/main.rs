@@ -3,10 +3,16 @@
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use anyhow::{Context, Result};
-use banlieue_attestor::{controller::run::Options, plugin::service::Plugin, tools};
+use banlieue_attestor::{
+    controller::run::{Candidate, Options},
+    plugin::service::Plugin,
+    tools,
+};
+use banlieue_crds::names::accounts;
 use banlieue_goplugin::{
     Kind, plugin_config::config_server::ConfigServer, server::node_attestor_server::NodeAttestorServer,
 };
+use banlieue_leader::{Terms, made_up_name};
 use banlieue_protocol::names::{Cluster, TrustDomain};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
@@ -79,6 +85,21 @@ struct ControllerArguments {
     /// Seconds between probes of the plugin.
     #[arg(long, env = "BANLIEUE_PROBE_SECONDS", default_value_t = 15)]
     probe_seconds: u64,
+    /// Namespace of banlieue's own programs, where the Lease is.
+    #[arg(long, env = "BANLIEUE_SYSTEM_NAMESPACE", default_value = accounts::SYSTEM_NAMESPACE)]
+    system_namespace: String,
+    /// Write only while holding the Lease `banlieue-attestor-controller` of the system namespace, so that several may run.
+    #[arg(long, env = "BANLIEUE_LEADER_ELECT", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true")]
+    leader_elect: bool,
+    /// How long the others wait for a leader that is silent. It stops writing after two thirds of that.
+    #[arg(long, env = "BANLIEUE_LEASE_SECONDS", default_value_t = 15,
+        value_parser = clap::value_parser!(u32).range(3..=3600))]
+    lease_seconds: u32,
+    /// Name in the Lease; made up anew at every start when none is given. A process that starts under the name that is in
+    /// the Lease takes it at once: give a name (a pod's) that two processes never have at a time.
+    #[arg(long, env = "BANLIEUE_IDENTITY")]
+    identity: Option<String>,
     /// Log as JSON lines.
     #[arg(long, env = "BANLIEUE_LOG_JSON")]
     log_json: bool,
@@ -142,6 +163,11 @@ fn controller(arguments: ControllerArguments) -> Result<()> {
         agent_ttl: seconds(arguments.agent_ttl_seconds),
         sweep_every: seconds(arguments.sweep_seconds.max(1)),
         probe_every: seconds(arguments.probe_seconds.max(1)),
+        candidate: arguments.leader_elect.then(|| Candidate {
+            namespace: arguments.system_namespace,
+            name: arguments.identity.unwrap_or_else(|| made_up_name(accounts::ATTESTOR_CONTROLLER)),
+            terms: Terms::of_seconds(arguments.lease_seconds),
+        }),
     };
     tokio::runtime::Runtime::new()?.block_on(async {
         let stop = CancellationToken::new();

@@ -112,6 +112,8 @@ impl Product<'_> {
         args.extend(["--workload-api".into(), format!("unix://{}", spire.workload_api.display())]);
         args.extend(["--trust-domain".into(), self.settings.trust_domain.clone()]);
         args.extend(["--cluster".into(), self.settings.cluster.clone()]);
+        // As for the controller: one that starts again takes its own lease at once.
+        args.extend(["--identity".into(), component::ATTESTOR_CONTROLLER.into()]);
         self.serve(component::ATTESTOR_CONTROLLER, &program, &Identity::AttestorController, args).await
     }
 

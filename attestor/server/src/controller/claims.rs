@@ -9,7 +9,6 @@ use banlieue_crds::{VirtualMachineClaim, claim::ClaimPhase};
 use banlieue_protocol::names::Uid;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use std::sync::Arc;
 
 use crate::plugin::read::deadline;
 
@@ -37,7 +36,11 @@ pub struct Over {
 
 /// Looks at all claims.
 #[must_use]
-pub fn over(claims: &[Arc<VirtualMachineClaim>], dealt_with: &BTreeSet<Uid>, now: Timestamp) -> Over {
+pub fn over<'c>(
+    claims: impl IntoIterator<Item = &'c VirtualMachineClaim>,
+    dealt_with: &BTreeSet<Uid>,
+    now: Timestamp,
+) -> Over {
     let mut found = Over::default();
     for claim in claims {
         let Some(uid) = claim.uid().and_then(|uid| Uid::parse(&uid).ok()) else { continue };

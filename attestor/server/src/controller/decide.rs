@@ -164,7 +164,11 @@ pub fn decide(snapshot: &Snapshot, settings: &Settings, now: Timestamp) -> Vec<I
     if snapshot.pool.is_none() {
         return Vec::new();
     }
-    attest(snapshot, settings, now)
+    let mut intents = attest(snapshot, settings, now);
+    if snapshot.dead.is_some() {
+        intents.extend(disown(snapshot, settings, now));
+    }
+    intents
 }
 
 /// A living member: its entries, and whether it counts as attested.
@@ -174,7 +178,7 @@ fn attest(snapshot: &Snapshot, settings: &Settings, now: Timestamp) -> Vec<Inten
     let known = snapshot.spire.entries.clone().unwrap_or_default();
     let missing: Vec<_> = wanted.iter().filter(|entry| !known.contains(&entry.id)).cloned().collect();
     let complete = snapshot.programs.is_some() && missing.is_empty();
-    if !missing.is_empty() {
+    if !missing.is_empty() && snapshot.dead.is_none() {
         intents.push(Intent::CreateEntries(missing));
     }
 
@@ -263,6 +267,33 @@ fn judge(snapshot: &Snapshot, entries_complete: bool, now: Timestamp) -> Verdict
     }
 }
 
+/// A dead member is kept to be looked at, perhaps for long, and its VM may run on. Nothing needs its identity any more, so
+/// that ends now; what its deletion waits for is seen to by [`revoke`].
+fn disown(snapshot: &Snapshot, settings: &Settings, now: Timestamp) -> Vec<Intent> {
+    let mut intents = Vec::new();
+    if !snapshot.spire.entries.as_ref().is_some_and(BTreeSet::is_empty) {
+        intents.push(Intent::DeleteEntries(entry_ids(snapshot, settings)));
+    }
+    let agent = agent_id(snapshot, settings);
+    match snapshot.spire.agent {
+        Agent::Unknown => intents.push(Intent::ReadAgent(agent)),
+        Agent::Present => intents.push(Intent::Ban(agent)),
+        // As at the end: one that was in flight may overwrite the ban.
+        Agent::Banned | Agent::Absent => intents.extend(settled(snapshot).filter(|at| now < *at).map(Intent::Wake)),
+    }
+    intents
+}
+
+/// When no attestation can be in flight any more.
+///
+/// The plugin answers SPIRE only after its guarded write, and that write fails once the member is being deleted or is dead.
+/// So the last admission that SPIRE may still be recording is the recorded one, and it is over this long after.
+fn settled(snapshot: &Snapshot) -> Option<Timestamp> {
+    let record = snapshot.record.as_ref()?;
+    let stream = SignedDuration::try_from(STREAM_LIMIT).unwrap_or(SignedDuration::from_secs(30));
+    record.verified_at.checked_add(stream).ok()?.checked_add(RECORD_SLACK).ok()
+}
+
 /// An ending member: entries deleted, agent banned for good.
 fn revoke(snapshot: &Snapshot, settings: &Settings, now: Timestamp) -> Vec<Intent> {
     if snapshot.revoked.as_ref().is_some_and(|stands| stands.holds) {
@@ -275,12 +306,7 @@ fn revoke(snapshot: &Snapshot, settings: &Settings, now: Timestamp) -> Vec<Inten
         intents.push(Intent::DeleteEntries(ids));
     }
     let agent = agent_id(snapshot, settings);
-    // The plugin answers SPIRE only after its guarded write, and that write fails once the member is being deleted. So
-    // the last admission that SPIRE may still be recording is the recorded one, and it is over this long after.
-    let settled = snapshot.record.as_ref().and_then(|record| {
-        let stream = SignedDuration::try_from(STREAM_LIMIT).unwrap_or(SignedDuration::from_secs(30));
-        record.verified_at.checked_add(stream).ok()?.checked_add(RECORD_SLACK).ok()
-    });
+    let settled = settled(snapshot);
     let still_open = settled.is_some_and(|settled| now < settled);
     let (done, reason, message) = match snapshot.spire.agent {
         Agent::Unknown => {

@@ -10,7 +10,9 @@ use banlieue_crds::{
     conditions::{self, MemberCondition, MemberReason, Status},
     member::MemberPhase,
     names::managers,
+    received::Received,
 };
+use banlieue_leader::Leadership;
 use banlieue_protocol::names::{Namespace, Uid};
 use banlieue_spire::{Client as SpireClient, entries::Created};
 use jiff::{SignedDuration, Timestamp};
@@ -18,7 +20,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{Patch, PatchParams},
-    runtime::reflector::{ObjectRef, Store},
+    runtime::reflector::ObjectRef,
 };
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -28,9 +30,10 @@ use super::{
     metrics::Metrics,
 };
 use crate::{
-    cluster::{CALL_LIMIT, Watched},
-    plugin::read,
+    cluster::{CALL_LIMIT, Store, Watched},
+    plugin::read as facts,
     policies::Policies,
+    unread::read,
 };
 
 /// Rounds of deciding and acting in one pass. Two are usual: ask or make, then judge.
@@ -50,6 +53,9 @@ pub enum MemberError {
         /// What went wrong.
         why: String,
     },
+    /// Another leads by now, and does it.
+    #[error("this process does not lead any more")]
+    Resting,
     /// Intents that lead nowhere: a fault of ours.
     #[error("member {0} does not settle")]
     Unsettled(String),
@@ -62,6 +68,7 @@ impl MemberError {
         match self {
             Self::Spire(error) => error.category(),
             Self::Kubernetes { .. } => "kubernetes",
+            Self::Resting => "resting",
             Self::Unsettled(_) => "unsettled",
         }
     }
@@ -75,6 +82,8 @@ pub struct Context {
     pub spire: SpireClient,
     /// Where and how identities are made.
     pub settings: Settings,
+    /// Whether this process may write; asked before every write.
+    pub leadership: Leadership,
     /// All members.
     pub members: Store<PoolMember>,
     /// All pools.
@@ -92,6 +101,14 @@ pub struct Context {
 impl Context {
     fn known_entries(&self) -> std::sync::MutexGuard<'_, HashMap<String, BTreeSet<String>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Before a write.
+    ///
+    /// # Errors
+    /// When this process does not lead.
+    pub fn may_write(&self) -> Result<(), MemberError> {
+        if self.leadership.works() { Ok(()) } else { Err(MemberError::Resting) }
     }
 
     /// Forgets what is known about entries and takes this complete list instead.
@@ -142,7 +159,10 @@ impl Context {
         let pool = pools
             .get(&ObjectRef::new(&object.spec.pool_ref.name).within(namespace.as_str()))
             .filter(|pool| pool.uid().as_deref() == Some(object.spec.pool_ref.uid.as_str()));
-        let policy = match read::policy_digest(object) {
+        let pool = pool.as_deref().and_then(read);
+        // Revoking needs none, and where the namespace goes as a whole it may not be read any more.
+        let deleting = object.metadata.deletion_timestamp.is_some();
+        let policy = match facts::policy_digest(object).filter(|_| !deleting) {
             Some(digest) => {
                 self.policies.get(namespace.as_str(), &object.spec.pool_ref.name, digest).await.map_err(|why| {
                     MemberError::Kubernetes { act: format!("read the policy of member {}", object.name_any()), why }
@@ -165,7 +185,7 @@ impl Context {
         };
         let key = status.endorsement.as_ref().map(|pinned| pinned.ek_digest.as_str());
         Ok(Some(Snapshot {
-            deleting: object.metadata.deletion_timestamp.is_some(),
+            deleting,
             claim: object.spec.claim_ref.as_ref().and_then(|claim| Uid::parse(&claim.uid).ok()),
             record: evidence.verified_at.map(|at| Record {
                 verified_at: at.0,
@@ -201,11 +221,10 @@ impl Context {
 
     fn duplicate(&self, object: &PoolMember, key: &str) -> Option<String> {
         let other = self.members.find(|other| {
-            other.metadata.uid != object.metadata.uid
-                && other.metadata.deletion_timestamp.is_none()
-                && other
-                    .status
-                    .as_ref()
+            other.meta().uid != object.metadata.uid
+                && other.meta().deletion_timestamp.is_none()
+                && read(other)
+                    .and_then(|other| other.status.as_ref())
                     .and_then(|status| status.endorsement.as_ref())
                     .is_some_and(|pinned| pinned.ek_digest == key)
         })?;
@@ -213,6 +232,7 @@ impl Context {
     }
 
     async fn act(&self, snapshot: &mut Snapshot, intent: Intent) -> Result<(), MemberError> {
+        self.may_write()?;
         let outcome = self.try_act(snapshot, &intent).await;
         let act = match intent {
             Intent::CreateEntries(_) => "create-entry",
@@ -277,6 +297,7 @@ impl Context {
         object: &PoolMember,
         said: Vec<(MemberCondition, Status, String, String)>,
     ) -> Result<(), MemberError> {
+        self.may_write()?;
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let standing = object.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
         let ours = [MemberCondition::Attested, MemberCondition::IdentityRevoked];
@@ -293,8 +314,8 @@ impl Context {
         let body = json!({
             "apiVersion": PoolMember::api_version(&()),
             "kind": PoolMember::kind(&()),
-            // Of this life of the name only.
-            "metadata": { "name": name, "uid": object.metadata.uid },
+            // Of this life of the name, and as it was judged: nobody's older view overwrites a newer one.
+            "metadata": { "name": name, "uid": object.metadata.uid, "resourceVersion": object.metadata.resource_version },
             "status": { "conditions": list },
         });
         let api = Api::<PoolMember>::namespaced(self.client.clone(), &namespace);
@@ -302,7 +323,7 @@ impl Context {
         let patch = Patch::Apply(body);
         let outcome = match tokio::time::timeout(CALL_LIMIT, api.patch_status(&name, &params, &patch)).await {
             Ok(Ok(_)) => Ok(()),
-            // Gone, or another life of the name: nobody is left to be told.
+            // Gone, another life of the name, or changed: the watch brings it, and with it the next pass.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("no answer in time".to_owned()),
@@ -313,7 +334,7 @@ impl Context {
 }
 
 /// Why an unbound member will never be lent, in its controller's words. A bound member's phase is not touched any more.
-fn dead(object: &PoolMember) -> Option<(MemberReason, String)> {
+pub(super) fn dead(object: &PoolMember) -> Option<(MemberReason, String)> {
     let status = object.status.as_ref().filter(|_| object.spec.claim_ref.is_none())?;
     let or = match status.phase? {
         MemberPhase::Failed => MemberReason::InstanceFailed,
@@ -327,6 +348,6 @@ fn dead(object: &PoolMember) -> Option<(MemberReason, String)> {
 
 /// Members by uid, for sweeps.
 #[must_use]
-pub fn by_uid(members: &[Arc<PoolMember>]) -> HashMap<String, Arc<PoolMember>> {
+pub fn by_uid(members: &[Arc<Received<PoolMember>>]) -> HashMap<String, Arc<Received<PoolMember>>> {
     members.iter().filter_map(|member| Some((member.uid()?, member.clone()))).collect()
 }

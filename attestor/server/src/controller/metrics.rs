@@ -8,6 +8,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use crate::unread::Unread;
+
 /// A thing done, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Act {
@@ -35,6 +37,8 @@ pub struct Metrics {
     pub unswept: Family<Records, Gauge>,
     /// Whether the plugin answered the last probe.
     pub plugin_answering: Gauge,
+    /// Objects that could not be read.
+    pub unread: Unread,
     registry: Arc<Registry>,
 }
 
@@ -50,7 +54,8 @@ impl Default for Metrics {
             Family::clone(&unswept),
         );
         registry.register("plugin_answering", "Whether the plugin answers", Gauge::clone(&plugin_answering));
-        Self { acts, stopped_sweeps, unswept, plugin_answering, registry: Arc::new(registry) }
+        let unread = Unread::register(&mut registry);
+        Self { acts, stopped_sweeps, unswept, plugin_answering, unread, registry: Arc::new(registry) }
     }
 }
 

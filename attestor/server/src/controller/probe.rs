@@ -67,7 +67,8 @@ pub async fn tell(client: &Client, pool: &VirtualMachinePool, finding: &Finding)
     let body = json!({
         "apiVersion": VirtualMachinePool::api_version(&()),
         "kind": VirtualMachinePool::kind(&()),
-        "metadata": { "name": name, "uid": pool.metadata.uid },
+        // As it was seen: what changed is looked at again.
+        "metadata": { "name": name, "uid": pool.metadata.uid, "resourceVersion": pool.metadata.resource_version },
         "status": { "conditions": list },
     });
     let api = Api::<VirtualMachinePool>::namespaced(client.clone(), &pool.namespace().unwrap_or_default());

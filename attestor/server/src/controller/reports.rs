@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
-use banlieue_crds::{EndorsementReport, PoolMember};
+use banlieue_crds::{EndorsementReport, PoolMember, received::Received};
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+
+use crate::unread::{may_be, read};
 
 /// What a report needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub enum Fate {
 #[must_use]
 pub fn fate(
     report: &EndorsementReport,
-    member: Option<&Arc<PoolMember>>,
+    member: Option<&PoolMember>,
     missing_long: bool,
     keep_for: SignedDuration,
     now: Timestamp,
@@ -51,30 +52,35 @@ pub fn fate(
 
 /// The member that a report counts about: the one that recorded this very instance, on the node that reports.
 #[must_use]
-pub fn member_of<'m>(report: &EndorsementReport, members: &'m [Arc<PoolMember>]) -> Option<&'m Arc<PoolMember>> {
-    let namespace = report.namespace();
-    members.iter().find(|member| {
-        let status = member.status.as_ref();
-        let instance = status.and_then(|status| status.instance_ref.as_ref());
-        member.metadata.namespace == namespace
-            && instance.is_some_and(|instance| instance.uid == report.spec.instance_uid)
-            && status.and_then(|status| status.node_name.as_deref()) == Some(report.spec.node_name.as_str())
-    })
+pub fn member_of<'m>(report: &EndorsementReport, members: &'m [Arc<Received<PoolMember>>]) -> Option<&'m PoolMember> {
+    members.iter().filter_map(|member| read(member)).find(|member| counts_about(report, member))
 }
 
-/// Whether a report may yet count, for what it is compared with is not recorded: its controller may be down for long.
+/// Whether a report counts about this member.
 #[must_use]
-pub fn may_count_later(report: &EndorsementReport, members: &[Arc<PoolMember>]) -> bool {
-    let namespace = report.namespace();
-    members.iter().any(|member| {
+pub fn counts_about(report: &EndorsementReport, member: &PoolMember) -> bool {
+    let status = member.status.as_ref();
+    let instance = status.and_then(|status| status.instance_ref.as_ref());
+    member.metadata.namespace == report.metadata.namespace
+        && instance.is_some_and(|instance| instance.uid == report.spec.instance_uid)
+        && status.and_then(|status| status.node_name.as_deref()) == Some(report.spec.node_name.as_str())
+}
+
+/// Whether a report may yet count, for what it is compared with is not recorded, its controller being down for long, or
+/// cannot be read.
+#[must_use]
+pub fn may_count_later(report: &EndorsementReport, members: &[Arc<Received<PoolMember>>]) -> bool {
+    let (namespace, name) = (report.metadata.namespace.as_deref(), report.spec.instance_ref.name.as_str());
+    members.iter().any(|received| {
+        let Some(member) = read(received) else { return may_be(received, namespace, name) };
         let status = member.status.as_ref();
         let open = match status.and_then(|status| status.instance_ref.as_ref()) {
-            None => member.metadata.name.as_deref() == Some(report.spec.instance_ref.name.as_str()),
+            None => member.metadata.name.as_deref() == Some(name),
             Some(instance) => {
                 instance.uid == report.spec.instance_uid && status.is_none_or(|status| status.node_name.is_none())
             }
         };
-        open && member.metadata.namespace == namespace && member.metadata.deletion_timestamp.is_none()
+        open && member.metadata.namespace.as_deref() == namespace && member.metadata.deletion_timestamp.is_none()
     })
 }
 

@@ -11,8 +11,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use banlieue_crds::names::{accounts, managers};
 use banlieue_crds::received::Received;
 use banlieue_crds::{EndorsementReport, PoolMember, VirtualMachineClaim, VirtualMachinePool};
+use banlieue_leader::{Campaign, Election, Leadership, Terms, follow};
 use banlieue_protocol::names::{Cluster, TrustDomain};
 use banlieue_spire::{Client as SpireClient, Config as SpireConfig};
 use futures::StreamExt;
@@ -26,7 +28,7 @@ use kube::{
         watcher::Config as WatchConfig,
     },
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -35,9 +37,10 @@ use super::{
     metrics::Metrics,
 };
 use crate::{
-    cluster::{self, Watched},
+    cluster::{self, CALL_LIMIT, Watched},
     http,
     policies::Policies,
+    unread::read,
 };
 
 /// Passes over members at once.
@@ -68,6 +71,19 @@ pub struct Options {
     pub sweep_every: Duration,
     /// Time between probes of the plugin.
     pub probe_every: Duration,
+    /// How this process stands for leading; none when it runs alone.
+    pub candidate: Option<Candidate>,
+}
+
+/// How a process stands for leading.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// Namespace of the Lease.
+    pub namespace: String,
+    /// Its name in the Lease.
+    pub name: String,
+    /// Times.
+    pub terms: Terms,
 }
 
 /// Runs until `stop`.
@@ -100,10 +116,60 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<()> {
     };
     tracing::info!(id = %spire.own_id()?, "has an identity");
 
-    let parts = Parts::start(client, spire, &options, metrics);
-    // Leader election goes here: everything above only reads, everything below writes.
-    parts.lead(&options, &ready, &stop).await;
+    let leadership = if options.candidate.is_some() { Leadership::follower() } else { Leadership::always() };
+    let parts = Parts::start(client, spire, &options, metrics, leadership.clone());
+    let retire = CancellationToken::new();
+    let election = match &options.candidate {
+        // Its own connection: renewals wait behind nothing.
+        Some(candidate) => {
+            Some(stand(candidate, &parts, cluster::client(None).await.map_err(anyhow::Error::msg)?, &retire))
+        }
+        None => None,
+    };
+    parts.work(&options, &ready, &stop).await;
+    // What was begun is finished under the lease, then the next one need not wait.
+    retire.cancel();
+    if let Some(election) = election {
+        let _ = tokio::time::timeout(CALL_LIMIT, election).await;
+    }
     Ok(())
+}
+
+/// Stands for leading, once everything that a leader needs was seen; until then it would only keep others from it.
+fn stand(
+    candidate: &Candidate,
+    parts: &Arc<Parts>,
+    client: Client,
+    retire: &CancellationToken,
+) -> tokio::task::JoinHandle<()> {
+    let campaign = Campaign {
+        leases: Api::namespaced(client, &candidate.namespace),
+        lease: accounts::ATTESTOR_CONTROLLER.to_owned(),
+        me: candidate.name.clone(),
+        manager: managers::ATTESTOR_CONTROLLER,
+        election: Election::new(candidate.name.clone(), candidate.terms),
+        leadership: parts.context.leadership.clone(),
+    };
+    let (leads, leading) = watch::channel(false);
+    let context = parts.context.clone();
+    tokio::spawn(async move {
+        let begin = || {
+            context.leadership.begin();
+            // What became due under another, or under nobody.
+            let _ = context.again.send(());
+        };
+        // Whatever the last one did and this one has not seen is the same done twice, or refused as out of date.
+        follow(leading, || std::future::ready(()), begin, || context.leadership.rest()).await;
+    });
+    let (parts, retire) = (parts.clone(), retire.clone());
+    tokio::spawn(async move {
+        tokio::select! {
+            () = parts.filled() => {}
+            () = retire.cancelled() => return,
+        }
+        drop(parts);
+        campaign.run(leads, retire).await;
+    })
 }
 
 /// The long-lived pieces.
@@ -112,13 +178,19 @@ pub(super) struct Parts {
     pub(super) claims: Watched<VirtualMachineClaim>,
     pub(super) reports: Watched<EndorsementReport>,
     triggers: Mutex<Option<mpsc::UnboundedReceiver<()>>>,
-    controller: Mutex<Option<Controller<PoolMember>>>,
+    controller: Mutex<Option<Controller<Received<PoolMember>>>>,
     retries: Mutex<HashMap<String, u32>>,
 }
 
 impl Parts {
-    fn start(client: Client, spire: SpireClient, options: &Options, metrics: Metrics) -> Arc<Self> {
-        let controller = Controller::new(Api::<PoolMember>::all(client.clone()), WatchConfig::default())
+    fn start(
+        client: Client,
+        spire: SpireClient,
+        options: &Options,
+        metrics: Metrics,
+        leadership: Leadership,
+    ) -> Arc<Self> {
+        let controller = Controller::new(Api::<Received<PoolMember>>::all(client.clone()), WatchConfig::default())
             .with_config(ControllerConfig::default().concurrency(WORKERS));
         let members = controller.store();
         // A pool's policy, revocations or age limit concern all its members.
@@ -129,7 +201,10 @@ impl Parts {
             move |pool: Received<VirtualMachinePool>| {
                 let (namespace, name) = (pool.namespace(), pool.name_any());
                 of_pool
-                    .state_filter(|member| member.metadata.namespace == namespace && member.spec.pool_ref.name == name)
+                    .state_filter(|member| {
+                        member.namespace() == namespace
+                            && read(member).is_some_and(|member| member.spec.pool_ref.name == name)
+                    })
                     .into_iter()
                     .map(|member| ObjectRef::from_obj(&*member))
                     .collect::<Vec<_>>()
@@ -141,12 +216,14 @@ impl Parts {
             svid_ttl: i32::try_from(options.svid_ttl.as_secs()).unwrap_or(300),
         };
         let (again, triggers) = mpsc::unbounded_channel();
+        let unread = metrics.unread.clone();
         let context = Context {
             spire,
+            leadership,
             again,
             settings,
             members,
-            pools: Watched::start(Api::all(client.clone())),
+            pools: Watched::start(Api::all(client.clone()), metrics.unread.clone()),
             policies: Policies::new(client.clone()),
             metrics,
             entries: Mutex::default(),
@@ -154,15 +231,15 @@ impl Parts {
         };
         Arc::new(Self {
             context: Arc::new(context),
-            claims: Watched::start(Api::all(client.clone())),
-            reports: Watched::start(Api::all(client)),
+            claims: Watched::start(Api::all(client.clone()), unread.clone()),
+            reports: Watched::start(Api::all(client), unread),
             triggers: Mutex::new(Some(triggers)),
             controller: Mutex::new(Some(controller)),
             retries: Mutex::default(),
         })
     }
 
-    async fn lead(self: &Arc<Self>, options: &Options, ready: &AtomicBool, stop: &CancellationToken) {
+    async fn work(self: &Arc<Self>, options: &Options, ready: &AtomicBool, stop: &CancellationToken) {
         let passes = self.clone().passes(stop.clone());
         let timers = async {
             tokio::join!(
@@ -178,12 +255,17 @@ impl Parts {
         }
     }
 
-    async fn say_ready(&self, ready: &AtomicBool) {
+    /// Until every first list is complete.
+    async fn filled(&self) {
         let _ = self.context.members.wait_until_ready().await;
         while self.context.pools.filled().is_none() || self.claims.filled().is_none() || self.reports.filled().is_none()
         {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    async fn say_ready(&self, ready: &AtomicBool) {
+        self.filled().await;
         ready.store(true, Ordering::Release);
         tracing::info!("ready");
     }
@@ -210,17 +292,29 @@ impl Parts {
     }
 }
 
-async fn pass(member: Arc<PoolMember>, parts: Arc<Parts>) -> Result<Action, MemberError> {
+async fn pass(member: Arc<Received<PoolMember>>, parts: Arc<Parts>) -> Result<Action, MemberError> {
+    let member = match &*member {
+        Received::Read(member) => member,
+        // It lives, and what it is nobody knows: nothing is done about it until it changes.
+        Received::Unreadable(member) => {
+            parts.context.metrics.unread.note::<PoolMember>(member);
+            return Ok(Action::await_change());
+        }
+    };
+    // A follower's passes come again when it leads.
+    if !parts.context.leadership.works() {
+        return Ok(Action::await_change());
+    }
     // The tombstone first: once the identity is revoked, nothing keeps the member, and its key must not come back.
-    parts.end_reports_of(&member).await?;
-    let wake = parts.context.pass(&member).await?;
+    parts.end_reports_of(member).await?;
+    let wake = parts.context.pass(member).await?;
     parts.retries.lock().unwrap_or_else(PoisonError::into_inner).remove(&member.uid().unwrap_or_default());
     let sleep = wake.map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO));
     Ok(Action::requeue(sleep.map_or(FALLBACK, |sleep| sleep.clamp(Duration::from_millis(20), FALLBACK))))
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "the signature kube asks for")]
-fn failed(member: Arc<PoolMember>, error: &MemberError, parts: Arc<Parts>) -> Action {
+fn failed(member: Arc<Received<PoolMember>>, error: &MemberError, parts: Arc<Parts>) -> Action {
     tracing::warn!(member = %member.name_any(), %error, category = error.category(), "a pass failed, it is tried again");
     let mut retries = parts.retries.lock().unwrap_or_else(PoisonError::into_inner);
     // Members that are gone leave nothing behind for long.

@@ -35,6 +35,15 @@ pub struct Sweeping {
     pub delete: Vec<String>,
 }
 
+impl Sweeping {
+    /// Whether nothing is to be done or told.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let idle = |plan: &Plan| *plan == Plan::Remove(Vec::new());
+        idle(&self.entries) && idle(&self.ban) && self.delete.is_empty()
+    }
+}
+
 /// Remembers since when something has been missing.
 #[derive(Debug, Default)]
 pub struct Missing {

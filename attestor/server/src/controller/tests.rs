@@ -6,6 +6,7 @@ use banlieue_crds::{
     EndorsementReport, EndorsementReportSpec, EndorsementReportStatus, PoolMember, VirtualMachineClaim,
     conditions::{MemberCondition, MemberReason, Status},
     member::{InstanceRef, PinnedEndorsement, PoolMemberStatus},
+    received::{Received, Unreadable},
     report::ReportedInstance,
 };
 use banlieue_policy::{
@@ -15,7 +16,7 @@ use banlieue_policy::{
 use banlieue_protocol::names::{Cluster, Namespace, TrustDomain, Uid};
 use banlieue_spire::{agents::Agent as Listed, entries::Entry, sweep::Plan};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use serde_json::json;
 
 use super::{
@@ -183,7 +184,36 @@ fn a_dead_member_is_not_attested_any_more() {
     assert_eq!(verdict(&dead, at(1)), no("PolicyRevoked"));
     dead.refusal = Some(refused(at(5), "PolicyMismatch"));
     assert_eq!(verdict(&dead, at(10)), no("AttestationRefused"));
+}
 
+#[test]
+fn a_dead_member_loses_its_identity_before_it_is_deleted() {
+    let mut dead = attested();
+    dead.dead = Some((MemberReason::Quarantined, "suspicious".to_owned()));
+    let acts = |snapshot: &Snapshot, now| {
+        let mut intents = decide(snapshot, &settings(), now);
+        intents.retain(|intent| !matches!(intent, Intent::Say(..)));
+        intents
+    };
+    let found = acts(&dead, at(100));
+    let [Intent::DeleteEntries(ids), Intent::Ban(_)] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!(*ids, [NODE, EGRESS]);
+    // Never asked, or asked before: what SPIRE shows decides.
+    dead.spire = Spire::default();
+    let found = acts(&dead, at(100));
+    assert!(matches!(found.as_slice(), [Intent::DeleteEntries(_), Intent::ReadAgent(_)]), "{found:?}");
+    // Nothing makes the entries again, and a ban that may be overwritten is looked at again.
+    dead.spire = Spire { entries: Some(BTreeSet::new()), agent: Agent::Banned };
+    assert_eq!(acts(&dead, at(34)), [Intent::Wake(at(35))]);
+    assert_eq!(acts(&dead, at(100)), []);
+    // What its deletion waits for is still to be said then.
+    dead.deleting = true;
+    let said = (MemberCondition::IdentityRevoked, Status::True, "Revoked".to_owned());
+    assert_eq!(verdict(&dead, at(100)), Some(said));
+}
+
+#[test]
+fn an_ending_member_is_revoked_and_not_attested_any_more() {
     let mut ending = ending();
     ending.attested = Some(Stands { holds: true, reason: "Verified".to_owned(), message: String::new() });
     ending.spire = Spire { entries: Some(BTreeSet::new()), agent: Agent::Banned };
@@ -284,12 +314,12 @@ fn claims_past_their_deadline_are_over() {
     assert!(!claims::is_over(&claim("Pending", json!({})), at(1_000_000)));
 
     let none = BTreeSet::new();
-    let over = claims::over(&[bound(60)], &none, at(0));
+    let over = claims::over([bound(60).as_ref()], &none, at(0));
     assert_eq!((over.claims.len(), over.next), (0, Some(at(60))));
-    let over = claims::over(&[bound(60)], &none, at(60));
+    let over = claims::over([bound(60).as_ref()], &none, at(60));
     assert_eq!(over.claims, [Uid::parse(CLAIM).unwrap()]);
     let dealt_with = [Uid::parse(CLAIM).unwrap()].into();
-    assert_eq!(claims::over(&[bound(60)], &dealt_with, at(60)).claims, []);
+    assert_eq!(claims::over([bound(60).as_ref()], &dealt_with, at(60)).claims, []);
 }
 
 const KEY: &str = "kkkk";
@@ -313,7 +343,7 @@ fn report(instance: &str, node: &str, ended: Option<i64>) -> EndorsementReport {
 }
 
 /// A member whose instance is `u` on node `n`, and whose key is proved.
-fn member(deleted: bool) -> Arc<PoolMember> {
+fn member(deleted: bool) -> PoolMember {
     let mut member = PoolMember::new("m", Default::default());
     member.metadata.deletion_timestamp = deleted.then(|| Time(at(0)));
     member.status = Some(PoolMemberStatus {
@@ -322,14 +352,19 @@ fn member(deleted: bool) -> Arc<PoolMember> {
         endorsement: Some(PinnedEndorsement { ek_digest: KEY.into(), ..Default::default() }),
         ..Default::default()
     });
-    Arc::new(member)
+    member
+}
+
+fn seen(member: PoolMember) -> Arc<Received<PoolMember>> {
+    Arc::new(Received::Read(member))
 }
 
 #[test]
 fn a_report_becomes_a_tombstone_and_then_goes() {
     let keep = SignedDuration::from_secs(900);
-    let fate = |report: EndorsementReport, members: &[Arc<PoolMember>], long, now| {
-        let about = member_of(&report, members);
+    let fate = |report: EndorsementReport, members: &[PoolMember], long, now| {
+        let members: Vec<_> = members.iter().cloned().map(seen).collect();
+        let about = member_of(&report, &members);
         fate(&report, about, long, keep, at(now))
     };
     let own = |ended| report("u", "n", ended);
@@ -339,7 +374,7 @@ fn a_report_becomes_a_tombstone_and_then_goes() {
     assert_eq!(fate(own(Some(0)), &[], true, 900), Fate::Delete);
     // One that proved nothing leaves no tombstone.
     let mut unproved = member(true);
-    Arc::make_mut(&mut unproved).status.as_mut().unwrap().endorsement = None;
+    unproved.status.as_mut().unwrap().endorsement = None;
     assert_eq!(fate(own(None), &[unproved.clone()], false, 0), Fate::Keep);
     assert_eq!(fate(own(None), &[unproved], true, 0), Fate::Delete);
 }
@@ -351,7 +386,7 @@ fn a_nodes_word_counts_only_about_what_it_ran() {
     let keep = SignedDuration::from_secs(900);
     for (instance, node) in [("invented", "n"), ("invented", "other"), ("u", "other")] {
         let report = report(instance, node, None);
-        for members in [vec![member(false)], vec![member(true)], vec![]] {
+        for members in [vec![seen(member(false))], vec![seen(member(true))], vec![]] {
             let about = member_of(&report, &members);
             assert!(about.is_none() && !may_count_later(&report, &members), "{instance} {node}");
             assert_eq!(fate(&report, about, false, keep, at(0)), Fate::Keep);
@@ -363,11 +398,24 @@ fn a_nodes_word_counts_only_about_what_it_ran() {
     assert!(is_tombstone_of(&ended, KEY) && !is_tombstone_of(&ended, "somebody else's"));
     // What it is compared with may be written late.
     let mut early = member(false);
-    Arc::make_mut(&mut early).status.as_mut().unwrap().node_name = None;
-    assert!(may_count_later(&report("u", "n", None), &[early]));
+    early.status.as_mut().unwrap().node_name = None;
+    assert!(may_count_later(&report("u", "n", None), &[seen(early)]));
     let mut unrecorded = member(false);
-    Arc::make_mut(&mut unrecorded).status = None;
-    assert!(may_count_later(&report("u", "n", None), &[unrecorded]));
+    unrecorded.status = None;
+    assert!(may_count_later(&report("u", "n", None), &[seen(unrecorded)]));
+}
+
+#[test]
+fn a_report_stays_while_its_member_cannot_be_read() {
+    let unreadable = |name: Option<&str>| {
+        let metadata = ObjectMeta { name: name.map(str::to_owned), ..Default::default() };
+        Arc::new(Received::Unreadable(Box::new(Unreadable { metadata, ..Default::default() })))
+    };
+    // Its metadata may be hidden too, then it may be anybody's.
+    for name in [Some("m"), None] {
+        assert!(may_count_later(&report("u", "n", None), &[unreadable(name)]), "{name:?}");
+    }
+    assert!(!may_count_later(&report("u", "n", None), &[unreadable(Some("another"))]));
 }
 
 fn entry(id: &str, path: &str) -> Entry {

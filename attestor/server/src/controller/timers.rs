@@ -7,9 +7,12 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{claims, probe, run::Parts};
+use crate::unread::read;
 
 /// The longest sleep between looks at claims.
 const CLAIMS_EVERY: Duration = Duration::from_secs(30);
+/// How soon a process that begins to lead looks at claims.
+const FOLLOWS: Duration = Duration::from_secs(1);
 
 impl Parts {
     /// Deletes the entries of claims that end, for ever.
@@ -17,10 +20,12 @@ impl Parts {
         let mut dealt_with: BTreeSet<Uid> = BTreeSet::new();
         loop {
             let mut sleep = CLAIMS_EVERY;
-            if let Some(store) = self.claims.filled() {
+            if !self.context.leadership.works() {
+                sleep = FOLLOWS;
+            } else if let Some(store) = self.claims.filled() {
                 let (claims, now) = (store.state(), Timestamp::now());
                 dealt_with.retain(|uid| claims.iter().any(|claim| claim.uid().as_deref() == Some(uid.as_str())));
-                let over = claims::over(&claims, &dealt_with, now);
+                let over = claims::over(claims.iter().filter_map(|claim| read(claim)), &dealt_with, now);
                 if !over.claims.is_empty() {
                     match self.delete_claim_entries(&over.claims).await {
                         Ok(()) => dealt_with.extend(over.claims),
@@ -81,9 +86,12 @@ impl Parts {
     }
 
     async fn tell(&self, finding: &probe::Finding) {
+        if !self.context.leadership.works() {
+            return;
+        }
         let pools = self.context.pools.filled().map(|store| store.state()).unwrap_or_default();
-        for pool in pools {
-            if let Err(why) = probe::tell(&self.context.client, &pool, finding).await {
+        for pool in pools.iter().filter_map(|pool| read(pool)) {
+            if let Err(why) = probe::tell(&self.context.client, pool, finding).await {
                 tracing::warn!(%why, "a pool was not told about the plugin");
             }
         }

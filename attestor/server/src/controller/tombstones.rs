@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use banlieue_crds::{EndorsementReport, PoolMember, names::managers};
+use banlieue_crds::{EndorsementReport, PoolMember, names::managers, received::Received};
 use jiff::{SignedDuration, Timestamp};
 use kube::{
     Api, Resource, ResourceExt,
@@ -16,7 +16,7 @@ use super::{
     run::{Options, Parts},
     sweep::Missing,
 };
-use crate::cluster::CALL_LIMIT;
+use crate::{cluster::CALL_LIMIT, unread::read};
 
 impl Parts {
     /// One look at every report.
@@ -27,18 +27,20 @@ impl Parts {
         }
         let (all, now) = (store.state(), Timestamp::now());
         let members = self.context.members.state();
-        let living = |member: &Arc<PoolMember>| member.metadata.deletion_timestamp.is_none();
+        let all: Vec<_> = all.iter().filter_map(|report| read(report)).collect();
+        let living = |member: &PoolMember| member.metadata.deletion_timestamp.is_none();
         let without = all.iter().filter(|report| {
             !reports::member_of(report, &members).is_some_and(living) && !reports::may_count_later(report, &members)
         });
         let long = missing.note(without.filter_map(|report| report.uid()).collect(), now);
         let keep = options.agent_ttl.saturating_add(options.svid_ttl);
         let keep = SignedDuration::try_from(keep).unwrap_or(SignedDuration::from_hours(1));
-        for report in &all {
+        for report in all {
             let missing_long = report.uid().is_some_and(|uid| long.contains(&uid));
             let outcome = match reports::fate(report, reports::member_of(report, &members), missing_long, keep, now) {
                 Fate::Keep => continue,
                 Fate::End(key) => ("end-report", self.end_report(report, &key, now).await),
+                Fate::Delete if missing_long => ("delete-report", self.delete_unless_wanted(report).await),
                 Fate::Delete => ("delete-report", self.delete_report(report).await),
             };
             self.context.metrics.count(outcome.0, if outcome.1.is_ok() { "ok" } else { "kubernetes" });
@@ -49,7 +51,7 @@ impl Parts {
     }
 
     /// Makes the reports on an ending member tombstones.
-    pub(super) async fn end_reports_of(&self, member: &Arc<PoolMember>) -> Result<(), MemberError> {
+    pub(super) async fn end_reports_of(&self, member: &PoolMember) -> Result<(), MemberError> {
         if member.metadata.deletion_timestamp.is_none() {
             return Ok(());
         }
@@ -58,11 +60,10 @@ impl Parts {
             let why = "the first list is not complete".to_owned();
             return Err(MemberError::Kubernetes { act: "list the endorsement reports".to_owned(), why });
         };
-        let own = std::slice::from_ref(member);
-        for report in reports.state() {
-            let about = reports::member_of(&report, own);
-            if let Fate::End(key) = reports::fate(&report, about, false, SignedDuration::MAX, Timestamp::now()) {
-                let outcome = self.end_report(&report, &key, Timestamp::now()).await;
+        for report in reports.state().iter().filter_map(|report| read(report)) {
+            let about = reports::counts_about(report, member).then_some(member);
+            if let Fate::End(key) = reports::fate(report, about, false, SignedDuration::MAX, Timestamp::now()) {
+                let outcome = self.end_report(report, &key, Timestamp::now()).await;
                 self.context.metrics.count("end-report", if outcome.is_ok() { "ok" } else { "kubernetes" });
                 outcome
                     .map_err(|why| MemberError::Kubernetes { act: format!("end report {}", report.name_any()), why })?;
@@ -72,10 +73,15 @@ impl Parts {
     }
 
     async fn end_report(&self, report: &EndorsementReport, key: &str, now: Timestamp) -> Result<(), String> {
+        self.context.may_write().map_err(|error| error.to_string())?;
         let body = json!({
             "apiVersion": EndorsementReport::api_version(&()),
             "kind": EndorsementReport::kind(&()),
-            "metadata": { "name": report.name_any(), "uid": report.metadata.uid },
+            // As it was seen: one that ended meanwhile does not end once more.
+            "metadata": {
+                "name": report.name_any(), "uid": report.metadata.uid,
+                "resourceVersion": report.metadata.resource_version,
+            },
             "status": { "endedAt": format!("{now:.6}"), "ekDigest": key },
         });
         let api = self.report_api(report);
@@ -85,9 +91,28 @@ impl Parts {
         )
     }
 
+    /// By the watches it is about nothing. They may lag, or what they brought could not be read, so its member is asked for.
+    async fn delete_unless_wanted(&self, report: &EndorsementReport) -> Result<(), String> {
+        let api: Api<Received<PoolMember>> =
+            Api::namespaced(self.context.client.clone(), &report.namespace().unwrap_or_default());
+        let found = tokio::time::timeout(CALL_LIMIT, api.get_opt(&report.spec.instance_ref.name)).await;
+        let found = found.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())?;
+        let members: Vec<_> = found.map(Arc::new).into_iter().collect();
+        let fate =
+            reports::fate(report, reports::member_of(report, &members), true, SignedDuration::MAX, Timestamp::now());
+        if fate != Fate::Delete || reports::may_count_later(report, &members) {
+            return Ok(());
+        }
+        self.delete_report(report).await
+    }
+
     async fn delete_report(&self, report: &EndorsementReport) -> Result<(), String> {
+        self.context.may_write().map_err(|error| error.to_string())?;
         let params = DeleteParams {
-            preconditions: Some(Preconditions { uid: report.metadata.uid.clone(), resource_version: None }),
+            preconditions: Some(Preconditions {
+                uid: report.metadata.uid.clone(),
+                resource_version: report.metadata.resource_version.clone(),
+            }),
             ..DeleteParams::default()
         };
         let api = self.report_api(report);

@@ -12,6 +12,7 @@ use banlieue_crds::{
     kubevirt::VirtualMachineInstance,
     names::{enrolment_secret, managers},
     pool::Endorsement,
+    received::Received,
 };
 use banlieue_policy::Digest;
 use banlieue_protocol::seed::EnrolmentSecret;
@@ -22,7 +23,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
     runtime::{
         events::{Event, EventType, Recorder, Reporter},
-        reflector::{self, ObjectRef},
+        reflector::ObjectRef,
     },
 };
 use serde::de::DeserializeOwned;
@@ -35,10 +36,11 @@ use super::{
 };
 use crate::{
     checks::{Refusal, admit::Mode, hello::Hello, verify::Verified},
-    cluster::{CALL_LIMIT, Watched, client},
+    cluster::{CALL_LIMIT, Store as Memory, Watched, client},
     controller::reports::is_tombstone_of,
     facts::{Facts, KeyElsewhere, Member, Pin, Policy},
     policies::Policies,
+    unread::{self, Unread},
 };
 
 /// How long an answer to "ready?" is good.
@@ -59,7 +61,7 @@ pub struct KubeStore {
     recorder: Recorder,
 }
 
-fn filled<K>(watched: &Watched<K>) -> Result<&reflector::Store<K>, StoreError>
+fn filled<K>(watched: &Watched<K>) -> Result<&Memory<K>, StoreError>
 where
     K: Resource<DynamicType = ()> + Clone + 'static,
 {
@@ -75,16 +77,16 @@ impl KubeStore {
     ///
     /// # Errors
     /// When the configuration is wrong.
-    pub async fn connect(kubeconfig: Option<&str>) -> Result<Self, String> {
-        Ok(Self::new(client(kubeconfig).await?))
+    pub async fn connect(kubeconfig: Option<&str>, unread: Unread) -> Result<Self, String> {
+        Ok(Self::new(client(kubeconfig).await?, unread))
     }
 
     /// With a client.
     #[must_use]
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: Client, unread: Unread) -> Self {
         Self {
-            members: Watched::start(Api::all(client.clone())),
-            reports: Watched::start(Api::all(client.clone())),
+            members: Watched::start(Api::all(client.clone()), unread.clone()),
+            reports: Watched::start(Api::all(client.clone()), unread),
             policies: Policies::new(client.clone()),
             enrolments: Enrolments::default(),
             ready: Mutex::default(),
@@ -124,9 +126,11 @@ impl KubeStore {
         let members = filled(&self.members)?;
         let other = |ending: bool| {
             let found = members.find(|member| {
-                let pinned = member.status.as_ref().and_then(|status| status.endorsement.as_ref());
+                let pinned = unread::read(member)
+                    .and_then(|member| member.status.as_ref())
+                    .and_then(|status| status.endorsement.as_ref());
                 member.uid().as_deref() != Some(own)
-                    && member.metadata.deletion_timestamp.is_some() == ending
+                    && member.meta().deletion_timestamp.is_some() == ending
                     && pinned.is_some_and(|pinned| pinned.ek_digest == key)
             })?;
             Some(format!("{}/{}", found.namespace().unwrap_or_default(), found.name_any()))
@@ -134,7 +138,7 @@ impl KubeStore {
         let pinned_to = other(false);
         let ending = other(true).map(|member| format!("member {member}"));
         let tombstone = filled(&self.reports)?
-            .find(|report| is_tombstone_of(report, &key))
+            .find(|report| unread::read(report).is_some_and(|report| is_tombstone_of(report, &key)))
             .map(|report| format!("report {}/{}", report.namespace().unwrap_or_default(), report.name_any()));
         Ok(KeyElsewhere { pinned_to, tombstone: ending.or(tombstone) })
     }
@@ -169,11 +173,14 @@ async fn bounded<T>(what: &str, call: impl Future<Output = kube::Result<T>>) -> 
 impl Store for KubeStore {
     fn glance(&self, hello: &Hello) -> Result<Glance, StoreError> {
         let m1 = &hello.m1;
-        let key = ObjectRef::<PoolMember>::new(m1.member.as_str()).within(m1.namespace.as_str());
+        let key = ObjectRef::<Received<PoolMember>>::new(m1.member.as_str()).within(m1.namespace.as_str());
         let Some(member) = filled(&self.members)?.get(&key) else { return Ok(Glance::Unknown) };
         if member.uid().as_deref() != Some(m1.uid.as_str()) {
             return Ok(Glance::Unknown);
         }
+        let Some(member) = unread::read(&member) else {
+            return Err(unavailable(&format!("read member {key}"), "it does not fit its type"));
+        };
         // A pin never changes, so an old view of it is a right one.
         let pinned = member.status.as_ref().and_then(|status| status.endorsement.as_ref());
         Ok(match pinned {
@@ -225,7 +232,8 @@ impl Store for KubeStore {
             let Some(uid) = &instance_uid else { return Ok(Vec::new()) };
             let params = ListParams::default().fields(&format!("spec.instanceUid={uid}"));
             let what = format!("list the reports on instance {uid}");
-            Ok(bounded(&what, self.api::<EndorsementReport>(namespace).list(&params)).await?.items)
+            // One that cannot be read speaks for nobody, and keeps no other from speaking.
+            Ok(bounded(&what, self.api::<Received<EndorsementReport>>(namespace).list(&params)).await?.items)
         };
         let pool = self.get::<VirtualMachinePool>(namespace, &object.spec.pool_ref.name);
         let (instance, claim, secret, reports, pool) = tokio::try_join!(instance, claim, secret, reports, pool)?;
@@ -240,7 +248,7 @@ impl Store for KubeStore {
             instance: instance.as_ref().map(read::instance),
             pool: pool.as_ref().map(read::pool),
             policy,
-            reports: reports.iter().map(read::report).collect(),
+            reports: reports.iter().filter_map(unread::read).map(read::report).collect(),
             enrolment: secret.as_ref().and_then(read::enrolment),
             key_elsewhere: self.key_elsewhere(hello)?,
             member,

@@ -12,6 +12,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use crate::unread::Unread;
+
 /// What ended a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Outcome {
@@ -30,6 +32,8 @@ pub struct Metrics {
     pub verification: Histogram,
     /// Seconds of a whole admitted stream.
     pub stream: Histogram,
+    /// Objects that could not be read.
+    pub unread: Unread,
     registry: Arc<Registry>,
 }
 
@@ -42,7 +46,8 @@ impl Default for Metrics {
         registry.register("attestations", "Attestation streams by outcome", outcomes.clone());
         registry.register("verification_seconds", "From evidence to decision", verification.clone());
         registry.register("stream_seconds", "Whole streams that were admitted", stream.clone());
-        Self { outcomes, verification, stream, registry: Arc::new(registry) }
+        let unread = Unread::register(&mut registry);
+        Self { outcomes, verification, stream, unread, registry: Arc::new(registry) }
     }
 }
 

@@ -59,7 +59,7 @@ impl config_server::Config for Plugin {
     async fn configure(&self, request: Request<ConfigureRequest>) -> Result<Response<ConfigureResponse>, Status> {
         let (written, trust_domain) = banlieue_goplugin::config::parse::<Written>(request.get_ref())?;
         let config = Config::check(written, &trust_domain).map_err(Status::invalid_argument)?;
-        let store = KubeStore::connect(config.kubeconfig.as_deref())
+        let store = KubeStore::connect(config.kubeconfig.as_deref(), self.metrics.unread.clone())
             .await
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let store: Arc<dyn Store> = Arc::new(store);
