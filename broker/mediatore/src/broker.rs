@@ -25,7 +25,7 @@ use crate::{
         reload::Reloaded,
     },
     metrics::Metrics,
-    tokens::keys::SigningKeys,
+    tokens::{backends::Upstreams, keys::SigningKeys},
 };
 
 /// One running mediatore.
@@ -40,6 +40,8 @@ pub struct Broker {
     pub store: Store,
     /// Sealed grants.
     pub grants: Grants,
+    /// Issuers that make or confirm tokens.
+    pub upstreams: Upstreams,
     /// Keys of the tokens that mediatore signs.
     pub signing: Option<Arc<Reloaded<SigningKeys>>>,
     /// The audit record.

@@ -25,7 +25,7 @@ use crate::{
     },
     metrics::Metrics,
     operators, sandbox,
-    tokens::keys::SigningKeys,
+    tokens::{backends::Upstreams, keys::SigningKeys, sessions},
     user,
 };
 
@@ -64,6 +64,7 @@ pub async fn serve(config: Config, stop: CancellationToken) -> Result<()> {
     }
     let sealing = sealing_keys(&config, &stop)?;
     let signing = signing_keys(&config, &stop)?;
+    let upstreams = Upstreams::new(&config, sealing.clone(), &stop).map_err(|why| anyhow!("upstreams: {why}"))?;
     let tls = match &config.listeners.user.tls {
         Some(tls) => Some(user_tls(tls, &stop)?),
         None => None,
@@ -93,6 +94,7 @@ pub async fn serve(config: Config, stop: CancellationToken) -> Result<()> {
         cluster,
         store,
         grants: Grants::new(sealing),
+        upstreams,
         signing,
         audit,
         metrics: metrics.clone(),
@@ -108,6 +110,7 @@ pub async fn serve(config: Config, stop: CancellationToken) -> Result<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(keeper::free(broker.clone(), over, stop.clone()));
     tasks.spawn(keeper::sweep(broker.clone(), stop.clone()));
+    tasks.spawn(sessions::sweep(broker.clone(), stop.clone()));
     let patience = Duration::from_secs(limits.stop_seconds);
     // Asked until the very end whether mediatore lives, so it ends last.
     let end = CancellationToken::new();

@@ -16,7 +16,7 @@ use super::{
     cluster::{CallError, Cluster, place},
     grant::{Grant, SealError, SealingKeys},
 };
-use crate::http::reload::Reloaded;
+use crate::{http::reload::Reloaded, tokens::material::Kept};
 
 /// What stands under the name of a claim's grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,8 +113,8 @@ impl Grants {
         }
     }
 
-    /// Gives a claim its grant. One that was there before stays, and counts if it is for the same caller; it is what
-    /// comes back.
+    /// Gives a claim its grant, with the refresh tokens that its tokens are made of. One that was there before stays, and
+    /// counts if it is for the same caller; it is what comes back.
     ///
     /// # Errors
     /// When the grant may not be there.
@@ -123,10 +123,13 @@ impl Grants {
         cluster: &Cluster,
         claim: &VirtualMachineClaim,
         grant: &Grant,
+        kept: &Kept,
     ) -> Result<Arc<Grant>, GrantError> {
         let wrong = |what: String| CallError::Unknown { call: format!("granting claim {}", place(claim).1), what };
         let sealed = self.keys.get().seal(grant).map_err(|error| wrong(error.to_string()))?;
-        cluster.create_grant(claim, sealed, None).await?;
+        let bound_to = Kept::bound_to(&grant.claim_uid);
+        let kept = kept.text().map(|text| self.keys.get().seal_text(&bound_to, text)).transpose();
+        cluster.create_grant(claim, sealed, kept.map_err(|error| wrong(error.to_string()))?).await?;
         match self.of(cluster, claim).await? {
             Some(found) if found.is_for_the_caller_of(grant) => Ok(found),
             _ => Err(wrong("there is another grant under its name".to_owned()).into()),

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Audience, Backend, Config};
+use super::{Audience, Config};
+use crate::tokens::settings;
 
 /// Names under which the Kubernetes API is known as an audience wherever nobody changed it.
 const KUBERNETES: [&str; 5] = [
@@ -62,6 +63,7 @@ impl Config {
         let mut problems = Vec::new();
         self.listener_problems(&mut problems);
         self.issuer_problems(&mut problems);
+        problems.extend(settings::problems(self));
         self.audience_problems(&mut problems);
         self.key_problems(&mut problems);
         self.limit_problems(&mut problems);
@@ -139,18 +141,8 @@ impl Config {
             if let Some(reason) = reserved.reason(&audience.id) {
                 problems.push(format!("{at}: is reserved, it is {reason}; no sandbox may have a token for it"));
             }
-            match audience.backend {
-                Backend::Sts if self.sts.is_none() => {
-                    problems.push(format!("{at}: backend sts needs the section sts, with an issuer and key_files"));
-                }
-                Backend::Sts => {}
-                Backend::EntraObo => problems.push(format!(
-                    "{at}: backend entra-obo is not built into this version; use sts, or leave this audience out"
-                )),
-                Backend::DexRefresh => problems.push(format!(
-                    "{at}: backend dex-refresh is not built into this version; use sts, or leave this audience out"
-                )),
-            }
+            let backend = settings::audience_problems(self, audience, &reserved);
+            problems.extend(backend.into_iter().map(|problem| format!("{at}: {problem}")));
             if audience.max_ttl == 0 || audience.max_ttl > 900 {
                 problems.push(format!("{at}: max_ttl must be 1 to 900 seconds"));
             }

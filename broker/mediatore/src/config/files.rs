@@ -10,6 +10,7 @@ use std::{
 use banlieue_identity::{config::Issuer, discovery};
 
 use super::{Registry, SealingKey, Sts, Tls, secrets};
+use crate::tokens::settings::{self, Upstream};
 
 /// Files, each with what it is for. Taken from what of the configuration could be read, whether or not the rest is
 /// usable: who mends it learns everything at once.
@@ -21,6 +22,7 @@ pub(super) struct Files {
     /// Of issuers, by their names.
     pub authorities: Vec<(String, PathBuf)>,
     pub registry: Option<PathBuf>,
+    pub upstreams: Vec<Upstream>,
     pub audit: Option<PathBuf>,
 }
 
@@ -39,6 +41,7 @@ impl Files {
             sealing: sealing.to_vec(),
             signing: sts.map(|sts| sts.key_files.clone()).unwrap_or_default(),
             authorities: issuers.iter().filter_map(authority).collect(),
+            upstreams: Vec::new(),
             registry: registry.and_then(|registry| registry.ca_file.clone()),
             audit: audit.cloned(),
         }
@@ -75,6 +78,7 @@ impl Files {
                 problems.push(format!("issuers ({issuer}).ca_file: {failure}"));
             }
         }
+        problems.extend(settings::file_problems(&self.upstreams));
         if let Some(file) = &self.registry
             && let Err(error) = secrets::authorities(file)
         {

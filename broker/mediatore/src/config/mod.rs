@@ -17,10 +17,12 @@ use banlieue_protocol::names::{Cluster, Namespace, TrustDomain};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
+use crate::tokens::settings::Upstream;
+
 pub(crate) use check::endpoint_parts;
 pub use check::{Reserved, resource};
 use files::Files;
-pub use secrets::{SecretError, certificate, sealing_key, signing_key};
+pub use secrets::{SecretError, certificate, sealing_key, secret, signing_key};
 
 /// Longest configuration file, in bytes.
 const FILE_LIMIT: u64 = 1024 * 1024;
@@ -69,6 +71,8 @@ pub struct Config {
     pub issuers: Vec<Issuer>,
     /// What tokens it gives.
     pub audiences: Vec<Audience>,
+    /// How issuers are asked for tokens.
+    pub upstreams: Vec<Upstream>,
     /// Keys that grants are sealed with; the first seals, all open.
     pub sealing_keys: Vec<SealingKey>,
     /// The issuer of tokens that mediatore signs itself.
@@ -142,6 +146,9 @@ pub struct Audience {
     /// Who makes the tokens.
     #[serde(default)]
     pub backend: Backend,
+    /// For the backend entra-obo: what is asked for at the provider, `<resource>/.default` or one scope of a resource.
+    #[serde(default)]
+    pub scope: Option<String>,
     /// Longest life of its tokens, in seconds.
     #[serde(default = "max_ttl")]
     pub max_ttl: u32,
@@ -174,6 +181,18 @@ pub enum Backend {
     EntraObo,
     /// mediatore signs, once Dex refreshed the person's session.
     DexRefresh,
+}
+
+impl Backend {
+    /// Its word, in the configuration and in the audit record.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sts => "sts",
+            Self::EntraObo => "entra-obo",
+            Self::DexRefresh => "dex-refresh",
+        }
+    }
 }
 
 /// One key for grants: a file with 32 bytes, or their 64 hexadecimal digits.
@@ -349,6 +368,7 @@ impl Config {
         let listeners: Option<Listeners> = read.section("listeners", true);
         let issuers: Vec<Issuer> = read.list("issuers", true);
         let audiences = read.list("audiences", false);
+        let upstreams: Vec<Upstream> = read.list("upstreams", false);
         let sealing_keys: Vec<SealingKey> = read.list("sealing_keys", true);
         let sts: Option<Sts> = read.section("sts", false);
         let spire = read.section("spire", false);
@@ -360,7 +380,8 @@ impl Config {
         read.nothing_left();
         let mut problems = read.problems;
         let tls = listeners.as_ref().and_then(|listeners| listeners.user.tls.as_ref());
-        let files = Files::of(tls, &sealing_keys, sts.as_ref(), &issuers, registry.as_ref(), audit_file.as_ref());
+        let mut files = Files::of(tls, &sealing_keys, sts.as_ref(), &issuers, registry.as_ref(), audit_file.as_ref());
+        files.upstreams.clone_from(&upstreams);
         // Further checks need a whole; what is missing was said already.
         let (Some(trust_domain), Some(cluster), Some(listeners)) = (trust_domain, cluster, listeners) else {
             return (None, problems, files);
@@ -372,6 +393,7 @@ impl Config {
             listeners,
             issuers,
             audiences,
+            upstreams,
             sealing_keys,
             sts,
             spire,

@@ -35,6 +35,14 @@ pub enum SecretError {
     },
 }
 
+/// The content of a file, whatever it is, wiped when it is dropped.
+///
+/// # Errors
+/// When it cannot be read, or is too long for a secret.
+pub fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+    read(path)
+}
+
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let file = |source| SecretError::File { path: path.to_owned(), source };
     if std::fs::metadata(path).map_err(file)?.len() > FILE_LIMIT {

@@ -75,11 +75,30 @@ fn reserved_audiences_are_refused_however_they_are_written() {
 }
 
 #[test]
-fn what_is_not_built_says_so() {
-    for backend in ["entra-obo", "dex-refresh"] {
-        let said = problems(|good| good.replace("backend: sts", &format!("backend: {backend}")));
-        assert!(said.contains(&format!("backend {backend} is not built into this version")), "{said}");
+fn backends_need_their_providers() {
+    for (backend, more, needs) in [
+        ("entra-obo", "", "needs an item of upstreams"),
+        ("entra-obo", "", "needs scope"),
+        ("entra-obo, scope: read", "", "scope must be <resource>/<scope>"),
+        ("entra-obo, scope: 'api://mediatore/.default'", "", "scope is of mediatore itself"),
+        ("dex-refresh", "", "needs an item of upstreams"),
+        ("sts, scope: 'api://a/read'", "", "scope is for backend entra-obo"),
+        ("sts", "upstreams: [{issuer: nobody, backend: dex-refresh}]", "there is no issuer of this name"),
+        ("sts", "upstreams: [{issuer: idp, backend: sts}]", "must be dex-refresh or entra-obo"),
+        ("sts", "upstreams: [{issuer: idp, backend: dex-refresh}]", "client_id must be one of the issuer's clients"),
+        ("sts", "upstreams: [{issuer: idp, backend: entra-obo}]", "needs certificate_file and key_file"),
+        ("sts", "upstreams: [{issuer: idp, backend: entra-obo, secret: x}]", "unknown field"),
+    ] {
+        let said = problems(|good| {
+            let good = good.replace("backend: sts", &format!("backend: {backend}"));
+            format!("{good}\n{more}\n")
+        });
+        assert!(said.contains(needs), "{backend} {more}: {said}");
     }
+}
+
+#[test]
+fn what_is_not_built_says_so() {
     assert!(problems(|good| format!("{good}\negress: {{}}")).contains("egress: there is no such key"));
 }
 

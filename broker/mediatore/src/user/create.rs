@@ -13,12 +13,12 @@ use std::sync::Arc;
 use axum::{body::Body, extract::State, response::Response};
 use banlieue_crds::{VirtualMachineClaim, VirtualMachinePool, claim::Subject};
 use banlieue_identity::{Caller, Path};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, header};
 
 use super::{
     auth::Authenticated,
     pools::may_claim,
-    wire::{ClaimRequest, ClaimResponse},
+    wire::{ClaimRequest, ClaimResponse, Secret},
 };
 use crate::{
     audit::Entry,
@@ -37,6 +37,7 @@ use crate::{
         answer::{Code, Failure, json},
         body,
     },
+    tokens::{backends, material::Kept},
 };
 
 /// Seconds that a claim lasts when its request does not say.
@@ -77,7 +78,7 @@ pub async fn post(
 
 type Outcome = Result<(VirtualMachineClaim, &'static str), Failure>;
 
-async fn take(broker: &Broker, headers: &HeaderMap, caller: &Caller, body: Body) -> Outcome {
+async fn take(broker: &Arc<Broker>, headers: &HeaderMap, caller: &Caller, body: Body) -> Outcome {
     let key = idempotency_key(headers)?;
     let request: ClaimRequest = body::read(body, broker.body_limits()).await?;
     request.check()?;
@@ -92,8 +93,10 @@ async fn take(broker: &Broker, headers: &HeaderMap, caller: &Caller, body: Body)
         let detail = format!("there is no pool {pool_ref} that you may claim from; see GET /v1/pools");
         Failure::new(Code::PoolNotFound, detail)
     })?;
+    let brought = request.refresh_token.clone().map(Secret::material);
     let wanted = wanted(&broker.config, caller, &pool, namespace, name, request)?;
-    let making = Making { broker, caller, wanted, subject: record::subject(caller), keyed: key.is_some() };
+    let kept = backends::prepare(broker, caller, bearer(headers)?, &wanted.audiences, brought).await?;
+    let making = Making { broker, caller, wanted, subject: record::subject(caller), kept, keyed: key.is_some() };
     making.make(&pool, key).await
 }
 
@@ -104,6 +107,12 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Failur
     let wrong =
         || Failure::new(Code::InvalidRequest, "Idempotency-Key: must be 1 to 255 visible ASCII characters, once");
     key.map(Some).ok_or_else(wrong)
+}
+
+/// The token that the caller was accepted with.
+fn bearer(headers: &HeaderMap) -> Result<&str, Failure> {
+    let text = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    Ok(banlieue_identity::bearer(text)?)
 }
 
 /// What a request asks for, as far as the pool allows it.
@@ -142,7 +151,7 @@ pub fn wanted(
             return Err(Failure::new(Code::Forbidden, detail).because("app_not_listed"));
         }
     }
-    if request.refresh_token.is_some() {
+    if request.refresh_token.is_some() && !backends::takes_refresh_token(config, &request.audiences) {
         let detail = "refresh_token: no audience of this claim takes one; leave it out";
         return Err(Failure::new(Code::InvalidRequest, detail));
     }
@@ -163,6 +172,8 @@ struct Making<'a> {
     caller: &'a Caller,
     wanted: Wanted,
     subject: Subject,
+    /// What is sealed with the grant.
+    kept: Kept,
     keyed: bool,
 }
 
@@ -237,7 +248,7 @@ impl Making<'_> {
         }
         let grant = Grant::of(self.caller, &claim, &self.wanted, &slot.name);
         let grant = grant.ok_or_else(|| Failure::new(Code::Unavailable, "the cluster named no claim; try again"))?;
-        self.broker.grants.give(cluster, &claim, &grant).await?;
+        self.broker.grants.give(cluster, &claim, &grant, &self.kept).await?;
         Ok(claim)
     }
 

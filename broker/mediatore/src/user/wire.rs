@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     claims::lend,
     http::answer::{Code, Failure},
+    tokens::material::Material,
 };
 
 /// A claim that is asked for.
@@ -42,6 +43,14 @@ pub struct ClaimRequest {
 #[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Secret(String);
+
+impl Secret {
+    /// The text, on its way to where it is used.
+    #[must_use]
+    pub fn material(self) -> Material {
+        Material::from(self.0)
+    }
+}
 
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

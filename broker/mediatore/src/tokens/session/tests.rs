@@ -117,27 +117,27 @@ proptest! {
         let mut world = World::default();
         let first = world.login();
         world.store(first);
-        let mut actors: [Option<(Run<u32>, Action<u32>, bool, u8)>; 4] = [None, None, None, None];
+        let mut actors: [Option<(Actor, u8)>; 4] = [None, None, None, None];
         for (at, (who, silent, how)) in steps.into_iter().enumerate() {
             if at == revoke_at {
                 world.provider = None;
             }
             let revoked = at >= revoke_at;
-            let (run, action, before, count) = actors[who].get_or_insert_with(|| {
+            let (actor, count) = actors[who].get_or_insert_with(|| {
                 let (run, action) = if how == 0 && !revoked {
                     let brought = world.login();
                     Run::of_brought(brought)
                 } else {
                     Run::of_stored()
                 };
-                (run, action, revoked, 0)
+                (Actor { run, action, revoked_before: revoked }, 0)
             });
-            let event = world.act(action, silent);
-            *action = run.step(event);
+            let event = world.act(&actor.action, silent);
+            actor.action = actor.run.step(event);
             *count += 1;
             prop_assert!(*count < 20, "it never ends");
-            if let Action::End(outcome) = action {
-                prop_assert!(!*before || *outcome != Outcome::Alive, "alive after the revocation");
+            if let Action::End(outcome) = actor.action {
+                prop_assert!(!actor.revoked_before || outcome != Outcome::Alive, "alive after the revocation");
                 actors[who] = None;
             }
         }
