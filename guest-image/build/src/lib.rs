@@ -4,6 +4,7 @@
 //! - [`tree`], [`cpio`]: the initrd, which is the whole system.
 //! - [`pe`]: the unified kernel image. [`disk`]: the disk that holds it.
 //! - [`predict`]: PCR 4, 9 and 11. [`build`]: all of it together.
+//! - [`sbom`]: what is in it, by exact version.
 //! - [`tamper`]: dishonest variants, for demo and tests. [`light`]: an image's measurements without the image.
 //!
 //! Same inputs, same bytes: no clock, no random number, no name of this machine enters an image.
@@ -17,6 +18,7 @@ pub mod light;
 pub mod modules;
 pub mod pe;
 pub mod predict;
+pub mod sbom;
 pub mod tamper;
 pub mod tree;
 

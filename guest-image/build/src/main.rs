@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result};
 use banlieue_image::{
     build::{self, Recipe},
-    kernel, light, tamper,
+    kernel, light, sbom, tamper,
     tree::Programs,
 };
 use clap::{Parser, Subcommand};
@@ -24,6 +24,8 @@ struct Cli {
 enum Act {
     /// Build disk.raw and predictions.yaml.
     Build(Build),
+    /// List what an image is made of, as CycloneDX.
+    Sbom(Sbom),
     /// Make a dishonest variant of an image, which attestation must refuse.
     Tamper(Tamper),
     /// Make the light form of an image from its golden boot: a recording in place of a boot.
@@ -63,6 +65,16 @@ struct Light {
 }
 
 #[derive(Parser)]
+struct Sbom {
+    /// What the image was built from.
+    #[command(flatten)]
+    build: Build,
+    /// The Rust workspace that our programs were built in.
+    #[arg(long, default_value = ".")]
+    workspace: PathBuf,
+}
+
+#[derive(Parser)]
 struct Build {
     /// The SPIRE agent, statically linked.
     #[arg(long)]
@@ -96,6 +108,7 @@ struct Build {
 fn main() -> ExitCode {
     let done = match Cli::parse().act {
         Act::Build(build) => make(build),
+        Act::Sbom(sbom) => list(sbom),
         Act::Tamper(tamper) => spoil(&tamper),
         Act::Light(light) => record(&light),
     };
@@ -123,6 +136,18 @@ fn make(args: Build) -> Result<()> {
     let predictions = serde_saphyr::to_string(&built.predictions).context("cannot write the predictions as YAML")?;
     write(&args.out, "predictions.yaml", predictions.as_bytes())?;
     println!("image {} of {} MiB in {}", built.predictions.image.digest, built.disk.len() >> 20, args.out.display());
+    Ok(())
+}
+
+/// Beside the disk that the same arguments have built.
+fn list(Sbom { build: args, workspace }: Sbom) -> Result<()> {
+    let disk = read(&args.out.join("disk.raw"))?;
+    let kernel_package = args.kernel_package.map_or_else(|| kernel::download(&args.cache), Ok)?;
+    let programs = Programs { spire_agent: args.spire_agent, guest: args.guest, attestor_guest: args.attestor_guest };
+    let parts = sbom::parts(&sbom::Sources { programs, kernel_package, stub: args.stub, workspace })?;
+    let document = sbom::document(&args.name, &args.image_version, &banlieue_image::sha256_hex(&disk), &parts);
+    write(&args.out, "sbom.cdx.json", &serde_json::to_vec_pretty(&document)?)?;
+    println!("{} parts in {}", parts.len(), args.out.join("sbom.cdx.json").display());
     Ok(())
 }
 

@@ -54,7 +54,7 @@ pub enum Error {
 }
 
 /// Loaded by libtss2-tctildr with dlopen, so no ELF header names it.
-const OPENED: &[&str] = &["libtss2-tcti-device.so.0"];
+pub const OPENED: &[&str] = &["libtss2-tcti-device.so.0"];
 
 const FOLDERS: &[(&str, u32)] = &[
     ("dev", 0o755),
