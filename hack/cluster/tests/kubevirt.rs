@@ -23,13 +23,8 @@ fn instance(cpu: i64) -> DynamicObject {
         "domain": {
             "cpu": {"cores": cpu},
             "memory": {"guest": "512Mi"},
-            "machine": {"type": "q35"},
-            "features": {"smm": {"enabled": true}},
-            "firmware": {"uuid": "5d307ca9-b3ef-428c-8861-06e72d69f223", "bootloader": {"efi": {"secureBoot": false}}},
             "devices": {
-                "tpm": {"persistent": false},
-                "rng": {},
-                "disks": [{"name": "image", "bootOrder": 1, "disk": {"bus": "virtio"}}],
+                "disks": [{"name": "image", "disk": {"bus": "virtio"}}],
                 "interfaces": [{"name": "default", "masquerade": {}}],
             },
         },

@@ -112,10 +112,7 @@ async fn a_guest_is_given_its_grace(world: &World) {
 
 async fn missing_parts_are_said_until_they_are_there(world: &World) {
     world.create("no-image", "full", "registry.local/nobody:1").await;
-    let said = async |name: &str, word: &str| {
-        let instance = world.instances.get(name).await.unwrap();
-        instance.condition("Synchronized").and_then(|c| c.message.clone()).is_some_and(|message| message.contains(word))
-    };
+    let said = async |name: &str, word: &str| world.trouble(name).await.is_some_and(|said| said.contains(word));
     world.until("the image is missed", async || said("no-image", "registry.local/nobody:1").await).await;
     let late = world.create("no-secret", "full", IMAGE).await;
     world.until("the secret is missed", async || said("no-secret", "no-secret-enrol").await).await;

@@ -1,4 +1,5 @@
-//! Light instances: the vTPM shows what was recorded, and a real agent tries to attest with our plugin.
+//! Light instances: the vTPM shows what was recorded, a real agent tries to attest with our plugin, and a node whose disk is
+//! full says so.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 mod world;
@@ -29,8 +30,9 @@ fn record(store: &Path) -> EventLog {
     log
 }
 
+/// One cluster for all of it.
 #[tokio::test]
-async fn a_light_instance_shows_the_recorded_state_and_tries_to_attest() {
+async fn light_instances() {
     let store = tempfile::tempdir().unwrap();
     let log = record(store.path());
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target").canonicalize().unwrap();
@@ -44,7 +46,13 @@ async fn a_light_instance_shows_the_recorded_state_and_tries_to_attest() {
     let world = World::build(Cluster::builder().spire().nodes("light-1=light"), &arguments).await;
 
     let bundle = world.config("banlieue-system", "spire-bundle", "bundle.crt").await;
-    world.honest_seed("m", &bundle).await;
+    the_recorded_state_is_shown_and_an_agent_tries_to_attest(&world, &bundle, &log).await;
+    a_full_disk_is_said_and_leaves_nothing(&world, &bundle).await;
+    world.cluster.stop().await.unwrap();
+}
+
+async fn the_recorded_state_is_shown_and_an_agent_tries_to_attest(world: &World, bundle: &str, log: &EventLog) {
+    world.honest_seed("m", bundle).await;
     let member = world.create("m", "light", IMAGE).await;
     world.until_phase("m", InstancePhase::Running).await;
     let reports: Api<EndorsementReport> = Api::namespaced(world.cluster.admin(), NAMESPACE);
@@ -71,5 +79,40 @@ async fn a_light_instance_shows_the_recorded_state_and_tries_to_attest() {
     world.delete("m").await;
     world.until_gone(&member).await;
     world.until_nothing_is_left(&member).await;
-    world.cluster.stop().await.unwrap();
+}
+
+/// No machine is lost to a full disk: what was begun goes when it is deleted, and starts once there is room.
+async fn a_full_disk_is_said_and_leaves_nothing(world: &World, bundle: &str) {
+    // Mounted in the cluster's own mount namespace: even a killed test leaves no mount behind.
+    let machines = world.cluster.dir().join("vm/vms").display().to_string();
+    let filler = world.cluster.dir().join("vm/vms/filler").display().to_string();
+    assert!(world.shell(&format!("mount -t tmpfs -o size=8m tmpfs {machines}")).await, "this test runs as root");
+    let fill = format!("cat /dev/zero > {filler}");
+    assert!(!world.shell(&fill).await, "it ends for lack of space");
+    for name in ["ended", "patient"] {
+        world.honest_seed(name, bundle).await;
+    }
+    let ended = world.create("ended", "light", IMAGE).await;
+    let patient = world.create("patient", "light", IMAGE).await;
+    for instance in [&ended, &patient] {
+        let name = instance.name_any();
+        world
+            .until("the full disk is said", async || {
+                let said = world.trouble(&name).await.unwrap_or_default();
+                said.contains("No space left on device") && said.contains(&instance.uid().unwrap())
+            })
+            .await;
+        assert_eq!(world.processes_of(instance).await, [""; 0], "nothing runs for {name}");
+        assert_eq!(world.phase(&name).await, Some(InstancePhase::Scheduled));
+    }
+    world.delete("ended").await;
+    world.until_gone(&ended).await;
+
+    assert!(world.shell(&format!("rm {filler}")).await);
+    world.until_phase("patient", InstancePhase::Running).await;
+    assert_eq!(world.trouble("patient").await, None, "the trouble is taken back");
+    world.delete("patient").await;
+    world.until_gone(&patient).await;
+    assert!(world.shell(&format!("test -z \"$(ls -A {machines})\"")).await, "files of machines are left");
+    assert!(world.shell(&format!("umount {machines}")).await);
 }

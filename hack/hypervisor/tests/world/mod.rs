@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use banlieue_cluster::{Builder, Cluster, component, progress};
 use banlieue_crds::kubevirt::{InstancePhase, VirtualMachineInstance};
+use banlieue_supervisor::{Spec, State};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -101,6 +102,23 @@ impl World {
             "spire-server": "10.0.2.100:8081", "broker": ""
         });
         self.seed(member, files).await;
+    }
+
+    /// Runs shell in the cluster's own mount namespace, as its hypervisor and machines see files; says whether it went well.
+    pub async fn shell(&self, script: &str) -> bool {
+        let name = "test-shell".to_owned();
+        let argv = ["sh", "-c", script].map(str::to_owned).into();
+        let spec = Spec { name: name.clone(), argv, log: self.cluster.log(&name), ..Spec::default() };
+        self.cluster.supervisor().spawn(spec).await.unwrap();
+        let ended = self.cluster.supervisor().wait(&name).await.unwrap();
+        self.cluster.supervisor().forget(&name).await.unwrap();
+        ended.state == State::Exited { code: 0 }
+    }
+
+    /// What the instance says about why its machine does not start.
+    pub async fn trouble(&self, name: &str) -> Option<String> {
+        let instance = self.instances.get(name).await.unwrap();
+        instance.condition("Synchronized").and_then(|condition| condition.message.clone())
     }
 
     /// A key of a ConfigMap.
