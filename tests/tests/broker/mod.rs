@@ -98,6 +98,7 @@ impl Setup {
             "sts": { "issuer": "https://mediatore.example", "key_files": [signing] },
             "limits": {
                 "subject_burst": 100000, "subject_per_minute": 100000, "agent_share_percent": 50, "request_seconds": 30,
+                "failures_per_minute": 100000,
             },
             "audit_file": folder.join("audit.jsonl"),
         });
