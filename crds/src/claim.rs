@@ -29,12 +29,14 @@ use crate::conditions::ClaimReason;
     printcolumn(name = "Member", type_ = "string", json_path = ".status.memberRef.name"),
     printcolumn(name = "Subject", type_ = "string", json_path = ".spec.subject.display"),
     printcolumn(name = "Expires", type_ = "string", json_path = ".status.expiresAt"),
-    printcolumn(name = "Reason", type_ = "string", json_path = ".status.terminationReason"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Bound\")].reason"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Place", type_ = "integer", json_path = ".status.queuePosition", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineClaimSpec {
-    /// The pool, in the claim's namespace.
+    /// The pool, in the claim's namespace. One that does not exist is waited for like a warm member, with `Bound=False`
+    /// and the reason `PoolNotFound`, until the bind deadline.
     pub pool_ref: NameRef,
     /// For whom.
     pub subject: Subject,
@@ -42,11 +44,12 @@ pub struct VirtualMachineClaimSpec {
     #[serde(default = "defaults::ttl")]
     #[schemars(range(min = 1, max = 31536000))]
     pub ttl_seconds: u32,
-    /// Seconds that the claim may wait; Pending longer than this fails with `BindDeadlineExceeded`.
+    /// Seconds that the claim may wait, for a member or for its pool; Pending longer than this fails with
+    /// `BindDeadlineExceeded`.
     #[serde(default = "defaults::bind_deadline")]
     #[schemars(range(min = 1, max = 86400))]
     pub bind_deadline_seconds: u32,
-    /// What to do when no member is warm.
+    /// What to do when no member is warm. A pool that does not exist is waited for either way.
     #[serde(default)]
     pub when_empty: WhenEmpty,
     /// Higher is served first, up to the pool's `maxPriority`.
@@ -123,7 +126,7 @@ pub struct Workload {
 #[serde(rename_all = "camelCase")]
 pub struct EnvVar {
     /// Its name.
-    #[schemars(length(min = 1, max = 256), regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"))]
+    #[schemars(length(max = 256))]
     pub name: String,
     /// Its value.
     #[serde(default)]
@@ -161,11 +164,9 @@ pub struct WorkloadResources {
     pub pids: Option<u32>,
 }
 
+/// What it looks like is a rule, for a pattern's refusal says nothing but the pattern.
 fn quantity(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({
-        "type": "string", "minLength": 1, "maxLength": 32,
-        "pattern": r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"
-    })
+    schemars::json_schema!({ "type": "string", "maxLength": 32 })
 }
 
 /// How far a claim is, and what it got.
@@ -195,7 +196,8 @@ pub struct VirtualMachineClaimStatus {
     /// The deadline: `boundAt` plus `ttlSeconds`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// Place in the pool's queue while Pending; 1 is next.
+    /// Place in the pool's queue while Pending; 1 is next. Written once the claim has waited some seconds, and again only
+    /// when it has halved or doubled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_position: Option<u32>,
     /// What the workload does.
@@ -327,6 +329,24 @@ pub const RULES: &[Rule] = &[
         "",
         "self.args.map(a, a.size()).sum() + self.env.map(e, e.name.size() + e.value.size()).sum() <= 65536",
         "args and env together have at most 65536 characters: put more into the image, or let the workload fetch it",
+    ),
+    Rule::new(
+        "spec.workload",
+        ".env",
+        "self.env.all(e, e.name.matches('^[A-Za-z_][A-Za-z0-9_]*$'))",
+        "the name of a variable is letters, digits and underscores, and begins with no digit: correct env[].name",
+    ),
+    Rule::new(
+        "spec.workload.resources",
+        ".cpu",
+        "!has(self.cpu) || self.cpu.matches('^([0-9]+([.][0-9]*)?|[.][0-9]+)(m|k|Ki|M|Mi|G|Gi|T|Ti)?$')",
+        "cpu is a number of CPUs, whole, with a point, or in thousandths with m: 2, 0.5 or 500m",
+    ),
+    Rule::new(
+        "spec.workload.resources",
+        ".memory",
+        "!has(self.memory) || self.memory.matches('^([0-9]+([.][0-9]*)?|[.][0-9]+)(m|k|Ki|M|Mi|G|Gi|T|Ti)?$')",
+        "memory is a number of bytes, with a unit if any of k, M, G, T (thousands) or Ki, Mi, Gi, Ti (1024s): 512Mi or 2G",
     ),
     Rule::immutable("spec", ".retentionSeconds", "retentionSeconds is immutable: create a new claim"),
     // The rules on status stand on the root: a rule on an optional field sees neither its addition nor its removal.

@@ -33,11 +33,16 @@ pub use template::{KataTemplate, KubeVirtTemplate, PoolTemplate, RuntimeKind, Te
         label_selector_path = ".status.selector"
     ),
     printcolumn(name = "Desired", type_ = "integer", json_path = ".spec.warmReplicas"),
+    printcolumn(name = "Max", type_ = "integer", json_path = ".spec.maxReplicas"),
     printcolumn(name = "Warm", type_ = "integer", json_path = ".status.warm"),
     printcolumn(name = "Bound", type_ = "integer", json_path = ".status.bound"),
     printcolumn(name = "Pending", type_ = "integer", json_path = ".status.pendingClaims"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Provisioning", type_ = "integer", json_path = ".status.provisioning", priority = 1),
+    printcolumn(name = "Attesting", type_ = "integer", json_path = ".status.attesting", priority = 1),
+    printcolumn(name = "Terminating", type_ = "integer", json_path = ".status.terminating", priority = 1),
+    printcolumn(name = "Failed", type_ = "integer", json_path = ".status.failed", priority = 1),
     printcolumn(name = "Revision", type_ = "string", json_path = ".status.currentRevision", priority = 1),
     printcolumn(name = "Hit%", type_ = "integer", json_path = ".status.hitPercent", priority = 1),
     printcolumn(name = "Runtime", type_ = "string", json_path = ".status.runtime", priority = 1)
@@ -149,7 +154,7 @@ pub struct MeasurementsRef {
     /// ConfigMap of the pool's namespace that holds the document under the key `measurements.yaml`.
     pub config_map_ref: NameRef,
     /// SHA-256 of that value's bytes, lower-case hex. Other content is `MeasurementsNotFound`.
-    #[schemars(length(min = 64, max = 64), regex(pattern = "^[0-9a-f]{64}$"))]
+    #[schemars(length(max = 128))]
     pub sha256: String,
 }
 
@@ -158,7 +163,7 @@ pub struct MeasurementsRef {
 #[serde(rename_all = "camelCase")]
 pub struct Revocation {
     /// SHA-256 of a measurements document or digest of an image, lower-case hex without a prefix.
-    #[schemars(length(min = 64, max = 64), regex(pattern = "^[0-9a-f]{64}$"))]
+    #[schemars(length(max = 128))]
     pub digest: String,
     /// Why, for the people whose members end.
     #[schemars(length(min = 1, max = 512))]
@@ -358,6 +363,26 @@ pub const RULES: &[Rule] = &[
         ".attestation.measurements",
         "self.attestation.mode != 'VTPM' || has(self.attestation.measurements)",
         "attestation.mode VTPM needs measurements: name the ConfigMap and its sha256 in attestation.measurements",
+    ),
+    // What a digest looks like is a rule, for a pattern's refusal says nothing but the pattern.
+    Rule::new(
+        "spec.attestation.measurements",
+        ".sha256",
+        "self.sha256.matches('^[0-9a-f]{64}$')",
+        "sha256 is 64 lower-case hex digits without a prefix: what `sha256sum measurements.yaml` prints",
+    ),
+    Rule::new(
+        "spec.attestation",
+        ".revoked",
+        "self.revoked.all(r, r.digest.matches('^[0-9a-f]{64}$'))",
+        "a revoked digest is 64 lower-case hex digits without a prefix: leave sha256: out",
+    ),
+    Rule::new(
+        "spec.claimPolicy",
+        ".allowedImages",
+        "self.allowedImages.all(i, i.matches('^([^*[:space:]]+[*]?|[*])$'))",
+        "an entry of allowedImages is a whole image, or its beginning and then one *, as registry.internal/team/*; * alone \
+         allows all",
     ),
     Rule::new(
         "spec.autoscaling",

@@ -89,9 +89,25 @@ fn bad_pools_are_refused_in_words() {
             (with(&good, "/spec/maxSurge", json!(0)), "spec.maxSurge in body should be greater than or equal to 1"),
             (
                 with(&good, "/spec/attestation/measurements/sha256", json!("beef")),
-                "spec.attestation.measurements.sha256",
+                "sha256 is 64 lower-case hex digits without a prefix: what `sha256sum measurements.yaml` prints",
             ),
-            (with(&good, "/spec/claimPolicy/allowedImages", json!(["a*b"])), "spec.claimPolicy.allowedImages"),
+            (
+                with(&good, "/spec/attestation/measurements/sha256", json!(format!("sha256:{HEX}"))),
+                "spec.attestation.measurements.sha256: Invalid value: sha256 is 64 lower-case hex digits",
+            ),
+            (
+                with(&good, "/spec/attestation/revoked", json!([{ "digest": HEX.to_uppercase(), "reason": "r" }])),
+                "a revoked digest is 64 lower-case hex digits without a prefix",
+            ),
+            (
+                with(&good, "/spec/claimPolicy/allowedImages", json!(["a*b"])),
+                "spec.claimPolicy.allowedImages: Invalid value: an entry of allowedImages is a whole image, or its beginning",
+            ),
+            (with(&good, "/spec/claimPolicy/allowedImages", json!([""])), "an entry of allowedImages is a whole image"),
+            (
+                with(&good, "/spec/claimPolicy/allowedImages", json!(["a b"])),
+                "an entry of allowedImages is a whole image",
+            ),
             (with(&good, "/spec/claimPolicy/allowedImages", json!(["a", "a"])), "Duplicate value"),
         ] {
             refused(api.create(&post(), &bad).await, says);
@@ -416,9 +432,24 @@ fn hostile_claims_are_bounded() {
             ("/spec/workload/args", json!(vec!["x"; 257]), "spec.workload.args: Too many"),
             ("/spec/workload/args", json!(["x".repeat(4097)]), "spec.workload.args[0]: Too long"),
             ("/spec/workload/args", json!(vec!["x".repeat(3500); 19]), "together have at most 65536 characters"),
-            ("/spec/workload/env", json!([{ "name": "A=B" }]), "spec.workload.env[0].name"),
+            (
+                "/spec/workload/env",
+                json!([{ "name": "A=B" }]),
+                "the name of a variable is letters, digits and underscores",
+            ),
+            (
+                "/spec/workload/env",
+                json!([{ "name": "" }]),
+                "the name of a variable is letters, digits and underscores",
+            ),
             ("/spec/workload/env", json!([{ "name": "A" }, { "name": "A" }]), "Duplicate value"),
-            ("/spec/workload/resources", json!({ "cpu": "-1" }), "spec.workload.resources.cpu"),
+            (
+                "/spec/workload/resources",
+                json!({ "cpu": "-1" }),
+                "spec.workload.resources.cpu: Invalid value: cpu is a number",
+            ),
+            ("/spec/workload/resources", json!({ "memory": "abc" }), "512Mi or 2G"),
+            ("/spec/workload/resources", json!({ "memory": "" }), "512Mi or 2G"),
             ("/spec/audiences", json!(vec!["a"; 33]), "spec.audiences: Too many"),
             ("/spec/subject/issuer", json!(""), "spec.subject.issuer"),
             ("/spec/subject/id", json!("x".repeat(513)), "spec.subject.id: Too long"),
@@ -479,7 +510,7 @@ fn kubectl_shows_the_columns() {
             "type": "Ready", "status": "False", "reason": "Filling", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"
         });
         let status = json!({
-            "warm": 1, "bound": 3, "pendingClaims": 7, "runtime": "KubeVirt", "currentRevision": "r1", "hitPercent": 98,
+            "warm": 1, "bound": 3, "provisioning": 2, "terminating": 4, "failed": 1, "pendingClaims": 7, "runtime": "KubeVirt", "currentRevision": "r1", "hitPercent": 98,
             "conditions": [ready]
         });
         merge_status(&controller, "p", status).await.unwrap();
@@ -496,18 +527,47 @@ fn kubectl_shows_the_columns() {
             answer["columnDefinitions"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
         assert_eq!(
             columns,
-            ["Name", "Desired", "Warm", "Bound", "Pending", "Reason", "Age", "Revision", "Hit%", "Runtime"]
+            [
+                "Name",
+                "Desired",
+                "Max",
+                "Warm",
+                "Bound",
+                "Pending",
+                "Reason",
+                "Age",
+                "Provisioning",
+                "Attesting",
+                "Terminating",
+                "Failed",
+                "Revision",
+                "Hit%",
+                "Runtime"
+            ]
         );
         let wide: Vec<_> = answer["columnDefinitions"].as_array().unwrap().iter().map(|c| c["priority"] == 1).collect();
-        assert_eq!(wide, [false, false, false, false, false, false, false, true, true, true]);
+        assert_eq!(wide, [[false; 8].as_slice(), &[true; 7]].concat());
         let cells = answer["rows"][0]["cells"].as_array().unwrap();
-        assert_eq!(cells[..6], json!(["p", 2, 1, 3, 7, "Filling"]).as_array().unwrap()[..]);
-        assert_eq!(cells[7..], json!(["r1", 98, "KubeVirt"]).as_array().unwrap()[..]);
+        assert_eq!(cells[..7], json!(["p", 2, 4, 1, 3, 7, "Filling"]).as_array().unwrap()[..]);
+        assert_eq!(cells[8..], json!([2, 0, 4, 1, "r1", 98, "KubeVirt"]).as_array().unwrap()[..]);
 
+        // Why a claim waits and why it ended stand in one column.
+        let claims: Api<VirtualMachineClaim> = at.api(Identity::Broker).await;
+        claims.create(&post(), &claim("c")).await.unwrap();
+        let bound = json!({
+            "type": "Bound", "status": "False", "reason": "PoolNotFound", "message": "m",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"
+        });
+        let writer: Api<VirtualMachineClaim> = at.api(Identity::Controller).await;
+        merge_status(&writer, "c", json!({ "phase": "Pending", "queuePosition": 3, "conditions": [bound] }))
+            .await
+            .unwrap();
         let answer: Value = client.request(table("virtualmachineclaims")).await.unwrap();
         let columns: Vec<_> =
             answer["columnDefinitions"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
-        assert_eq!(columns, ["Name", "Phase", "Pool", "Member", "Subject", "Expires", "Reason", "Age"]);
+        assert_eq!(columns, ["Name", "Phase", "Pool", "Member", "Subject", "Expires", "Reason", "Age", "Place"]);
+        let cells = answer["rows"][0]["cells"].as_array().unwrap();
+        assert_eq!((&cells[1], &cells[6], &cells[8]), (&json!("Pending"), &json!("PoolNotFound"), &json!(3)));
     });
 }
 

@@ -19,7 +19,7 @@ pub struct ClaimPolicy {
     #[serde(default)]
     #[schemars(
         length(max = 64),
-        inner(length(min = 1, max = 512), regex(pattern = r"^([^*\s]+\*?|\*)$")),
+        inner(length(max = 512)),
         extend("x-kubernetes-list-type" = "set")
     )]
     pub allowed_images: Vec<String>,
