@@ -6,6 +6,7 @@ use std::{
 };
 
 use axum::{body::Body, extract::State, response::Response};
+use banlieue_protocol::names::Uid;
 use http::StatusCode;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -15,12 +16,15 @@ use crate::{
     audit::Entry,
     broker::Broker,
     claims::{cluster::place, lend, record::subject_key},
-    config::Backend,
+    config::{Audience, Backend},
     http::{
         answer::{Code, Failure, json},
         body,
     },
-    tokens::sts::{Claims, Wanted, claims},
+    tokens::{
+        backends,
+        sts::{Wanted, claims, expiry},
+    },
     user::create::rand_bytes,
 };
 
@@ -66,14 +70,14 @@ pub async fn post(State(broker): State<Arc<Broker>>, Workload(uid): Workload, bo
         Err(failure) => Err(failure),
     };
     match outcome {
-        Ok((response, claims, lent)) => {
+        Ok(Given { response, backend, token_id, lent }) => {
             let (namespace, name) = place(&lent.claim);
             let entry = Entry {
-                reason: "sts",
+                reason: backend,
                 claim: Some(format!("{namespace}/{name}")),
-                subject_key: Some(claims.sub.clone()),
+                subject_key: Some(response.subject.clone()),
                 path: Some(lent.grant.path.as_str()),
-                token_id: Some(&claims.jti),
+                token_id: token_id.as_deref(),
                 member_uid: lent.member.metadata.uid.as_deref(),
                 ..asked.entry().of_subject(&lent.claim.spec.subject)
             };
@@ -87,11 +91,16 @@ pub async fn post(State(broker): State<Arc<Broker>>, Workload(uid): Workload, bo
     }
 }
 
-async fn give(
-    broker: &Broker,
-    uid: &banlieue_protocol::names::Uid,
-    audience: &str,
-) -> Result<(TokenResponse, Claims, find::Lent), Failure> {
+/// A token on its way, with what is recorded of it.
+struct Given {
+    response: TokenResponse,
+    backend: &'static str,
+    /// `jti` of a token of ours. What a provider's token says is for its audience to read.
+    token_id: Option<String>,
+    lent: find::Lent,
+}
+
+async fn give(broker: &Arc<Broker>, uid: &Uid, audience: &str) -> Result<Given, Failure> {
     if let Err(seconds) = broker.claim_rate.take(uid.clone(), Instant::now()) {
         let failure = Failure::new(Code::RateLimited, format!("too many requests; try again in {seconds} s"));
         return Err(Failure { retry_after: Some(seconds), ..failure });
@@ -118,33 +127,18 @@ async fn give(
         return Err(unknown());
     }
     let configured = broker.config.audience(audience).ok_or_else(unknown)?;
-    let subject = &lent.claim.spec.subject;
     // The list may have become shorter since the claim was made.
     if !lent.grant.may_have(&broker.config, configured) {
         return Err(Failure::new(Code::Forbidden, "this audience is not for this service").because("app_not_listed"));
     }
-    let (Backend::Sts, Some(sts), Some(keys)) = (configured.backend, &broker.config.sts, &broker.signing) else {
-        return Err(Failure::new(Code::Unavailable, "nothing makes tokens for this audience").because("no_backend"));
+    let made = match configured.backend {
+        Backend::Sts => sign(broker, uid, &lent, configured)?,
+        Backend::DexRefresh => {
+            backends::confirm(broker, &lent.claim, &lent.grant).await?;
+            sign(broker, uid, &lent, configured)?
+        }
+        Backend::EntraObo => fetch(broker, &lent, configured).await?,
     };
-    let deadline = lend::deadline(&lent.claim).unwrap_or_default();
-    let wanted = Wanted {
-        issuer: &sts.issuer,
-        trust_domain: &broker.config.trust_domain,
-        claim: uid,
-        subject_key: key.to_string(),
-        upstream_issuer: &subject.issuer,
-        upstream_id: &subject.id,
-        agent: &subject.azp,
-        audience,
-        max_ttl: configured.max_ttl,
-        deadline,
-    };
-    let released = || Failure::new(Code::Released, "this claim is over");
-    let claims = claims(&wanted, now, rand_bytes()?).ok_or_else(released)?;
-    let access_token = keys.get().sign(&claims).map_err(|error| {
-        tracing::error!(%error, "a token cannot be signed");
-        Failure::new(Code::Internal, "mediatore cannot sign now")
-    })?;
     // A release that was asked for while we read and signed: what was signed stays here.
     if broker.releasing.contains(uid.as_str()) {
         // Whether it is over, the claim itself says once the release is written.
@@ -153,13 +147,64 @@ async fn give(
     if broker.store.claim_of(uid.as_str()).is_none_or(|claim| lend::is_ending(&claim)) {
         return Err(released());
     }
-    let expires_at = Timestamp::from_second(claims.exp).map(|at| at.to_string()).unwrap_or_default();
     let response = TokenResponse {
-        access_token,
+        access_token: made.token,
         token_type: "Bearer",
-        expires_at,
+        expires_at: Timestamp::from_second(made.expires).map(|at| at.to_string()).unwrap_or_default(),
         audience: audience.to_owned(),
-        subject: claims.sub.clone(),
+        subject: key.to_string(),
     };
-    Ok((response, claims, lent))
+    Ok(Given { response, backend: configured.backend.as_str(), token_id: made.id, lent })
+}
+
+fn released() -> Failure {
+    Failure::new(Code::Released, "this claim is over")
+}
+
+fn no_backend() -> Failure {
+    Failure::new(Code::Unavailable, "nothing makes tokens for this audience").because("no_backend")
+}
+
+/// A token, whoever made it.
+struct Made {
+    token: String,
+    /// Seconds since 1970.
+    expires: i64,
+    id: Option<String>,
+}
+
+/// A token that mediatore signs.
+fn sign(broker: &Broker, uid: &Uid, lent: &find::Lent, audience: &Audience) -> Result<Made, Failure> {
+    let (Some(sts), Some(keys)) = (&broker.config.sts, &broker.signing) else { return Err(no_backend()) };
+    let subject = &lent.claim.spec.subject;
+    let wanted = Wanted {
+        issuer: &sts.issuer,
+        trust_domain: &broker.config.trust_domain,
+        claim: uid,
+        subject_key: subject_key(&lent.claim).to_string(),
+        upstream_issuer: &subject.issuer,
+        upstream_id: &subject.id,
+        agent: &subject.azp,
+        audience: &audience.id,
+        max_ttl: audience.max_ttl,
+        deadline: lend::deadline(&lent.claim).unwrap_or_default(),
+    };
+    // A provider may have taken its time before this.
+    let now = Timestamp::now().as_second();
+    let claims = claims(&wanted, now, rand_bytes()?).ok_or_else(released)?;
+    let token = keys.get().sign(&claims).map_err(|error| {
+        tracing::error!(%error, "a token cannot be signed");
+        Failure::new(Code::Internal, "mediatore cannot sign now")
+    })?;
+    Ok(Made { token, expires: claims.exp, id: Some(claims.jti) })
+}
+
+/// A token that the provider makes. Its own life is the provider's choice; what is answered is until when it may be
+/// used before it has to be asked for again.
+async fn fetch(broker: &Broker, lent: &find::Lent, audience: &Audience) -> Result<Made, Failure> {
+    let tokens = backends::issue(broker, &lent.claim, &lent.grant, audience).await?;
+    let now = Timestamp::now().as_second();
+    let ours = expiry(now, audience.max_ttl, lend::deadline(&lent.claim).unwrap_or_default()).ok_or_else(released)?;
+    let theirs = tokens.expires_in.and_then(|seconds| now.checked_add(i64::try_from(seconds).ok()?));
+    Ok(Made { token: tokens.access_token.reveal().to_owned(), expires: theirs.unwrap_or(now).min(ours), id: None })
 }
