@@ -23,7 +23,7 @@ use reach::{Binding, Rules, Subject, subjects};
 use report::Report;
 
 /// Our admission policies, as the chart names them.
-const POLICIES: [&str; 7] = [
+const POLICIES: [&str; 8] = [
     "pools.banlieue.io",
     "members.banlieue.io",
     "claims.banlieue.io",
@@ -31,6 +31,7 @@ const POLICIES: [&str; 7] = [
     "endorsement-reports.banlieue.io",
     "member-objects.banlieue.io",
     "no-way-in.banlieue.io",
+    "denied-subjects.banlieue.io",
 ];
 
 /// Our definitions.
