@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{PidfdFlags, Signal, getgid, getuid, kill_process, pidfd_open, setsid};
 use rustix::thread::UnshareFlags;
 
@@ -153,7 +155,11 @@ fn remove(dir: &Path, keeps: &impl Fn(&Path) -> bool) -> io::Result<bool> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let path = entry.path();
-        if entry.file_type()?.is_dir() {
+        // What a process of the cluster has mounted here is let go, never emptied: it may be somebody else's.
+        while is_mounted(&path)? {
+            unmount(&path, UnmountFlags::DETACH)?;
+        }
+        if path.symlink_metadata()?.is_dir() {
             if remove(&path, keeps)? {
                 kept = true;
             } else {
@@ -166,4 +172,10 @@ fn remove(dir: &Path, keeps: &impl Fn(&Path) -> bool) -> io::Result<bool> {
         }
     }
     Ok(kept)
+}
+
+/// Whether something is mounted on this very file or folder, seen from the cluster's mount namespace.
+fn is_mounted(path: &Path) -> io::Result<bool> {
+    let seen = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty())?;
+    Ok(seen.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }

@@ -90,6 +90,29 @@ async fn the_end_of_the_lifeline_ends_everything() {
 }
 
 #[tokio::test]
+async fn mounts_are_let_go_and_what_was_mounted_stays() {
+    let place = Place::new();
+    let foreign = place.dir.with_extension("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("kept"), "somebody else's").unwrap();
+    let supervisor = place.launch().await;
+    let script = "mkdir a b && mount --bind \"$0\" a && mount --bind \"$0\" a && mount -t tmpfs tmpfs b && touch b/c d && \
+                  mount --bind \"$0/kept\" d";
+    let spec = Spec {
+        name: "mounts".into(),
+        argv: ["sh", "-c", script, foreign.to_str().unwrap()].map(Into::into).into(),
+        log: place.dir.join("mounts.log"),
+        ..Spec::default()
+    };
+    supervisor.client().spawn(spec).await.unwrap();
+    let ended = supervisor.client().wait("mounts").await.unwrap();
+    assert_eq!(ended.state, State::Exited { code: 0 }, "{:?}", std::fs::read_to_string(place.dir.join("mounts.log")));
+    drop(supervisor);
+    assert!(!place.dir.exists());
+    assert!(foreign.join("kept").exists());
+}
+
+#[tokio::test]
 async fn killing_the_starter_ends_everything() {
     let place = Place::new();
     let fifo = place.dir.with_extension("fifo");
