@@ -127,9 +127,17 @@ impl Cluster {
     /// When it was not started here, or does not answer.
     pub async fn metrics(&self, component: &str) -> Result<String> {
         let missing = || Error::Missing(format!("{component} serves no metrics in this cluster"));
-        let address = self.processes.flag(component, "--metrics").ok_or_else(missing)?;
-        let client = probe::client(&format!("http://{address}"), None).ok_or_else(missing)?;
+        let client = probe::client(&self.health_url(component)?, None).ok_or_else(missing)?;
         probe::text(&client, "/metrics").await.ok_or_else(missing)
+    }
+
+    /// Where one of our programs serves `/livez`, `/readyz` and `/metrics`, without a slash at the end.
+    ///
+    /// # Errors
+    /// When it was not started here.
+    pub fn health_url(&self, component: &str) -> Result<String> {
+        let missing = || Error::Missing(format!("{component} serves no metrics in this cluster"));
+        Ok(format!("http://{}", self.processes.flag(component, "--metrics").ok_or_else(missing)?))
     }
 
     /// Talks to the supervisor, for processes of a test's own.

@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use aws_lc_rs::digest::{Context as Digest, SHA256};
 
 use crate::packages::{self, Purpose};
+use crate::stages::Kept;
 use crate::{product, tools};
 
 /// The honest image of the demo and the tests, as a template names it.
@@ -30,8 +31,8 @@ const VCPUS: &str = "1";
 pub fn command(root: &Path) -> anyhow::Result<()> {
     packages::ensure(&[Purpose::Build, Purpose::Machines])?;
     product::build(root)?;
-    let store = ensure(root)?;
-    println!("images are in {}", store.display());
+    ensure(root)?;
+    println!("images are in {}", root.join("target/images").display());
     Ok(())
 }
 
@@ -41,8 +42,8 @@ pub fn folder(store: &Path, reference: &str) -> PathBuf {
     store.join(reference.chars().map(safe).collect::<String>())
 }
 
-/// Builds image, golden record and variants unless the store holds them for the same inputs.
-pub fn ensure(root: &Path) -> anyhow::Result<PathBuf> {
+/// Builds image, golden record and variants unless `target/images` holds them for the same inputs.
+pub fn ensure(root: &Path) -> anyhow::Result<Kept> {
     let bin = product::folder();
     let agent = tools::ensure(root, &["spire-agent"])?.join("spire-agent");
     let store = root.join("target/images");
@@ -63,7 +64,7 @@ pub fn ensure(root: &Path) -> anyhow::Result<PathBuf> {
     lock.lock().context("waiting for another build of the images")?;
     let current = |store: &Path| fs::read_to_string(store.join("stamp")).is_ok_and(|have| have == key);
     if current(&store) {
-        return Ok(store);
+        return Ok(Kept::All);
     }
     // Built beside the store and renamed: a store is whole or absent, and clusters that read the old one keep its files.
     let (fresh, old) = (root.join("target/images.new"), root.join("target/images.old"));
@@ -79,7 +80,7 @@ pub fn ensure(root: &Path) -> anyhow::Result<PathBuf> {
     }
     fs::rename(&fresh, &store).with_context(|| format!("moving the images to {}", store.display()))?;
     clear(&old)?;
-    Ok(store)
+    Ok(Kept::Made("built and booted once".into()))
 }
 
 fn clear(folder: &Path) -> anyhow::Result<()> {

@@ -8,12 +8,14 @@
 //! - `check`, `charts`, `test`: what a change must pass
 //! - `bench`: lending against a bare baseline
 //! - `stages`: progress and the table of times
+//! - `interrupt`: what Ctrl-C does
 
 mod bench;
 mod charts;
 mod check;
 mod demo;
 mod image;
+mod interrupt;
 mod packages;
 mod product;
 mod stages;
@@ -52,7 +54,11 @@ enum Command {
     /// Lint the Helm charts and compare what they install with the plain files.
     Charts,
     /// Everything CI runs, timed by stage.
-    Test,
+    Test {
+        /// Only what needs no cluster: checks, unit and property tests, the simulation.
+        #[arg(long)]
+        quick: bool,
+    },
     /// Costs and times against a bare baseline of the same run.
     Bench,
 }
@@ -61,22 +67,28 @@ fn main() -> ExitCode {
     // One provider for the whole process; installing it twice is the only way this fails.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let root = workspace_root();
+    if let Err(error) = interrupt::listen() {
+        eprintln!("error: {error:#}");
+        return ExitCode::FAILURE;
+    }
     let done = match Arguments::parse().command {
         Command::Demo { keep } => demo::run(&root, keep),
         Command::DemoDown => demo::down(&root),
         Command::Tools { names } => tools_command(&root, &names),
         Command::Image => image::command(&root),
-        Command::Check => check::run(&root),
+        Command::Check => check::run(&root).map(drop),
         Command::Charts => charts::check(&root),
-        Command::Test => test::run(&root),
+        Command::Test { quick: false } => test::run(&root),
+        Command::Test { quick: true } => test::quick(&root),
         Command::Bench => bench::run(&root),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+        // What was interrupted fails in some way of its own, which tells nobody anything.
+        Err(error) => interrupt::finish().unwrap_or_else(|| {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
-        }
+        }),
     }
 }
 

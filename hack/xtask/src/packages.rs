@@ -7,6 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use crate::stages::Kept;
+
 /// What a package is needed for; a command asks only for what it will use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -17,6 +19,9 @@ pub enum Purpose {
     /// npm, where no other one is in the PATH.
     Npm,
 }
+
+/// Debian's npm.
+const NPM: &str = "/usr/bin/npm";
 
 /// (package, a file that shows it is there, purpose)
 const PACKAGES: &[(&str, &str, Purpose)] = &[
@@ -40,10 +45,10 @@ const PACKAGES: &[(&str, &str, Purpose)] = &[
     ("zstd", "/usr/bin/zstd", Purpose::Machines),
     ("busybox-static", "/bin/busybox", Purpose::Machines),
     ("iproute2", "/usr/sbin/ip", Purpose::Machines),
-    ("npm", "/usr/bin/npm", Purpose::Npm),
+    ("npm", NPM, Purpose::Npm),
 ];
 
-/// Packages of these purposes whose file is not there, in the table's order.
+/// Packages of these purposes whose file is not there.
 fn missing(purposes: &[Purpose], present: impl Fn(&str) -> bool) -> BTreeSet<&'static str> {
     PACKAGES
         .iter()
@@ -53,15 +58,16 @@ fn missing(purposes: &[Purpose], present: impl Fn(&str) -> bool) -> BTreeSet<&'s
 }
 
 /// Installs what is missing, or says which command does.
-pub fn ensure(purposes: &[Purpose]) -> anyhow::Result<()> {
-    let wanted = missing(purposes, |file| std::path::Path::new(file).exists());
+pub fn ensure(purposes: &[Purpose]) -> anyhow::Result<Kept> {
+    let wanted = missing(purposes, present);
     if wanted.is_empty() {
-        return Ok(());
+        return Ok(Kept::All);
     }
     let list = wanted.iter().copied().collect::<Vec<_>>().join(" ");
     if !rustix::process::geteuid().is_root() {
         bail!(
-            "Debian packages are missing: run 'sudo apt-get install --no-install-recommends {list}', then this again"
+            "Debian packages are missing: run 'sudo apt-get update && sudo apt-get install --no-install-recommends \
+             {list}', then this again"
         );
     }
     println!("installing Debian packages: {list}");
@@ -70,11 +76,20 @@ pub fn ensure(purposes: &[Purpose]) -> anyhow::Result<()> {
     let mut arguments = vec!["install", "-y", "-qq", "--no-install-recommends"];
     arguments.extend(wanted.iter().copied());
     apt(&arguments)?;
-    let left = missing(purposes, |file| std::path::Path::new(file).exists());
+    let left = missing(purposes, present);
     if !left.is_empty() {
         bail!("apt-get ended well, yet these packages did not bring the files they are needed for: {left:?}");
     }
-    Ok(())
+    Ok(Kept::Made(format!("installed {list}")))
+}
+
+/// npm may come from elsewhere; everything else is looked for where Debian puts it.
+fn present(file: &str) -> bool {
+    let in_path = |name: &str| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+    };
+    std::path::Path::new(file).exists() || file == NPM && in_path("npm")
 }
 
 fn apt(arguments: &[&str]) -> anyhow::Result<()> {

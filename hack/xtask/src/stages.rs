@@ -2,19 +2,41 @@
 
 use std::time::{Duration, Instant};
 
+use crate::interrupt;
+
+/// What a stage found of its result under `target/`.
+pub enum Kept {
+    /// All of it.
+    All,
+    /// Some or nothing; what was made.
+    Made(String),
+}
+
 /// Prints each stage as it starts and, at the end, where the time went.
 #[derive(Default)]
 pub struct Stages {
-    done: Vec<(String, Duration)>,
+    /// Name, time, remark.
+    done: Vec<(String, Duration, String)>,
 }
 
 impl Stages {
     /// Runs one stage; its failure ends the run and keeps its name in the message.
     pub fn run<T>(&mut self, name: &str, act: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
-        println!("== {name}");
-        let started = Instant::now();
+        let started = begin(name);
         let outcome = act();
-        self.ended(name, started.elapsed(), outcome)
+        self.ended(name, started, String::new(), outcome)
+    }
+
+    /// The same for a stage whose result is kept, and says whether it was there.
+    pub fn run_kept(&mut self, name: &str, act: impl FnOnce() -> anyhow::Result<Kept>) -> anyhow::Result<()> {
+        let started = begin(name);
+        let outcome = act();
+        let remark = match &outcome {
+            Ok(Kept::All) => "cached".to_owned(),
+            Ok(Kept::Made(what)) => what.clone(),
+            Err(_) => String::new(),
+        };
+        self.ended(name, started, remark, outcome.map(drop))
     }
 
     /// The same for a stage that waits.
@@ -23,19 +45,28 @@ impl Stages {
         name: &str,
         act: impl Future<Output = anyhow::Result<T>>,
     ) -> anyhow::Result<T> {
-        println!("== {name}");
-        let started = Instant::now();
+        let started = begin(name);
         let outcome = act.await;
-        self.ended(name, started.elapsed(), outcome)
+        self.ended(name, started, String::new(), outcome)
     }
 
-    fn ended<T>(&mut self, name: &str, took: Duration, outcome: anyhow::Result<T>) -> anyhow::Result<T> {
-        self.done.push((name.to_owned(), took));
+    fn ended<T>(
+        &mut self,
+        name: &str,
+        started: Instant,
+        remark: String,
+        outcome: anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let took = started.elapsed();
+        let said = if remark.is_empty() { String::new() } else { format!(", {remark}") };
+        self.done.push((name.to_owned(), took, said.clone()));
         match outcome {
             Ok(value) => {
-                println!("== {name}: {}", seconds(took));
+                println!("== {name}: {}{said}", seconds(took));
                 Ok(value)
             }
+            // Whoever interrupts a run knows that it is not whole.
+            Err(error) if interrupt::asked() => Err(error),
             Err(error) => {
                 self.print();
                 Err(error.context(format!("stage '{name}' failed after {}", seconds(took))))
@@ -46,12 +77,17 @@ impl Stages {
     /// The table of times.
     pub fn print(&self) {
         println!("\nwhere the time went");
-        for (name, took) in &self.done {
-            println!("  {:>9}  {name}", seconds(*took));
+        for (name, took, said) in &self.done {
+            println!("  {:>9}  {name}{said}", seconds(*took));
         }
-        let total: Duration = self.done.iter().map(|(_, took)| *took).sum();
+        let total: Duration = self.done.iter().map(|(_, took, _)| *took).sum();
         println!("  {:>9}  in all", seconds(total));
     }
+}
+
+fn begin(name: &str) -> Instant {
+    println!("== {name}");
+    Instant::now()
 }
 
 /// Seconds with one digit, as people compare them.

@@ -18,6 +18,7 @@ use banlieue_cluster::{Cluster, Identity};
 use banlieue_crds::{VirtualMachineClaim, VirtualMachinePool};
 use kube::{Api, Client};
 
+use crate::interrupt;
 use crate::packages::{self, Purpose};
 use crate::{product, tools};
 
@@ -31,10 +32,11 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Builds what is missing, measures, prints.
 pub fn run(root: &Path) -> anyhow::Result<()> {
     packages::ensure(&[Purpose::Build])?;
+    tools::compilers(root, &["control-plane", "kubevirt"])?;
     product::build(root)?;
     tools::ensure(root, &["control-plane", "kubevirt"])?;
     let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
-    runtime.block_on(async {
+    runtime.block_on(interrupt::or(async {
         let builder = Cluster::builder().nodes("w-1=weightless,w-2=weightless").controller().fsync();
         let cluster = builder.progress(banlieue_cluster::progress::print).start().await?;
         match measure(root, &cluster).await {
@@ -44,7 +46,7 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
                 Err(error)
             }
         }
-    })
+    }))
 }
 
 /// What every measurement needs.

@@ -1,11 +1,13 @@
 //! What a change must pass before its tests are worth running, cheapest first.
 //!
 //! - `dependencies`: what `deny.toml` says may enter the tree
+//! - `names`: metrics and reasons that the documents name are in the code
 //! - `units`: tests and programs compile the same, so nothing is compiled twice
 //! - `text`: length of files, words
 //! - `threats`: the threat model names files and tests that are there
 
 mod dependencies;
+mod names;
 mod text;
 mod threats;
 mod units;
@@ -15,16 +17,18 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use crate::product::cargo;
+use crate::product::{cargo, compile};
+use crate::stages::Kept;
 
-/// All checks.
-pub fn run(root: &Path) -> anyhow::Result<()> {
+/// All checks; those that compile say how much.
+pub fn run(root: &Path) -> anyhow::Result<Kept> {
     cargo(root, &["fmt", "--all", "--check"]).context("run 'cargo fmt --all'")?;
     text::check(root)?;
     threats::check(root)?;
+    names::check(root)?;
     dependencies::check(root)?;
     units::check(root)?;
-    cargo(root, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])
+    compile(root, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])
 }
 
 /// What a program prints. Its own words are in the error when it fails.

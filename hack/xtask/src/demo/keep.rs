@@ -4,9 +4,10 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use banlieue_cluster::Identity;
+use banlieue_cluster::{Identity, component};
 
-use super::{Stage, watch};
+use super::Stage;
+use super::watch::NAMESPACE;
 use crate::image;
 
 /// Names the kept cluster's directory.
@@ -43,36 +44,42 @@ pub async fn keep(root: &Path, stage: Stage) -> anyhow::Result<()> {
     let operator = stage.cluster.kubeconfig(&Identity::Operator).await?;
     let author = stage.cluster.kubeconfig(&Identity::PoolAuthor).await?;
     let broker = stage.cluster.kubeconfig(&Identity::Broker).await?;
+    let controller = stage.cluster.kubeconfig(&Identity::Controller).await?;
     let admin = stage.cluster.kubeconfig(&Identity::Admin).await?;
+    let health = [component::CONTROLLER, component::ATTESTOR_CONTROLLER]
+        .map(|name| stage.cluster.health_url(name).map(|url| (name, url)));
     let measurements = image::folder(&stage.images, image::HONEST).join(banlieue_crds::names::MEASUREMENTS_KEY);
     let dir = stage.cluster.keep().await.context("leaving the cluster up")?;
     std::fs::write(note(root), dir.display().to_string()).context("writing the note for 'make demo-down'")?;
-    let kubectl = root.join("target/tools/bin");
-    println!("\nthe cluster stays up in {}", dir.display());
-    println!("  export KUBECONFIG={} PATH={}:$PATH", operator.display(), kubectl.display());
+    let [operator, author, broker, controller, admin] =
+        [operator, author, broker, controller, admin].map(|path| path.display().to_string());
+    let claim = root.join("docs/examples/claim.yaml");
+    println!("\nthe cluster stays up in {}; to use it:", dir.display());
+    println!("  export KUBECONFIG={operator}");
+    println!("  export PATH={}:$PATH   # kubectl of the cluster's version", root.join("target/tools/bin").display());
     println!("three things to try:");
-    println!("  kubectl -n sandboxes get bpool,bmember,bclaim");
+    println!("  kubectl -n {NAMESPACE} get bpool,bmember,bclaim");
+    println!("  kubectl --kubeconfig {author} -n {NAMESPACE} scale virtualmachinepools.banlieue.io/demo --replicas=3");
     println!(
-        "  kubectl --kubeconfig {} -n sandboxes scale virtualmachinepools.banlieue.io/demo --replicas=3",
-        author.display()
+        "  kubectl --kubeconfig {broker} -n {NAMESPACE} delete bclaim first --ignore-not-found; kubectl --kubeconfig \
+         {broker} create -f {} && kubectl -n {NAMESPACE} wait bclaim/first --for=condition=Bound",
+        claim.display()
     );
-    println!(
-        "  kubectl --kubeconfig {} -n sandboxes delete bclaim first --ignore-not-found; kubectl --kubeconfig {0} create -f {} && kubectl -n sandboxes wait bclaim/first --for=condition=Bound",
-        broker.display(),
-        root.join("docs/examples/claim.yaml").display()
-    );
+    println!("what the doctor says of it:");
+    println!("  KUBECONFIG={controller} make doctor");
+    println!("for a pool of your own, before the commands of docs/define-a-pool.md:");
+    println!("  export KUBECONFIG={author} MEASUREMENTS={}", measurements.display());
     println!("who may do what (--kubeconfig):");
-    println!("  operator     {}  looks at everything, releases by force, revokes", operator.display());
-    println!("  pool author  {}  writes pools and their measurements in {}", author.display(), watch::NAMESPACE);
-    println!("  broker       {}  creates and deletes claims", broker.display());
-    println!("  admin        {}  namespaces, roles; what the policies refuse, it may not either", admin.display());
-    println!("for a pool of your own (docs/define-a-pool.md):");
-    println!("  measurements of image {}: {}", image::HONEST, measurements.display());
-    println!(
-        "logs of every part are in {}, consoles of the VMs in {}",
-        dir.join("log").display(),
-        dir.join("vm/logs").display()
-    );
+    println!("  operator     {operator}  looks at everything, releases by force, revokes");
+    println!("  pool author  {author}  writes pools and their measurements in {NAMESPACE}");
+    println!("  broker       {broker}  creates and deletes claims");
+    println!("  admin        {admin}  namespaces, roles; what the policies refuse, it may not either");
+    println!("health and metrics:");
+    for (name, url) in health.into_iter().flatten() {
+        println!("  {name:<28} {url}/readyz  {url}/metrics");
+    }
+    let (logs, consoles) = (dir.join("log"), dir.join("vm/logs"));
+    println!("logs of every part are in {}, consoles of the VMs in {}", logs.display(), consoles.display());
     println!("'make demo-down' ends it and leaves nothing behind");
     Ok(())
 }

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use banlieue_cluster::{Cluster, Identity};
 
+use crate::interrupt;
 use crate::packages::{self, Purpose};
 use crate::stages::Stages;
 use crate::{image, product, tools};
@@ -39,14 +40,18 @@ pub fn run(root: &Path, keep: bool) -> anyhow::Result<()> {
     let mut times = Stages::default();
     times.run("build what is missing", || {
         packages::ensure(&[Purpose::Build, Purpose::Machines])?;
+        tools::compilers(root, tools::DEMO)?;
         product::build(root)?;
         tools::ensure(root, tools::DEMO)?;
         image::ensure(root).map(drop)
     })?;
     let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
-    let mut stage = times.run("start a cluster of its own", || runtime.block_on(start(root)))?;
-    let told = runtime.block_on(tell(&mut stage, &mut times));
+    let mut stage = times.run("start a cluster of its own", || runtime.block_on(interrupt::or(start(root))))?;
+    let told = runtime.block_on(interrupt::or(tell(&mut stage, &mut times)));
     if let Err(error) = told {
+        if interrupt::asked() {
+            return Err(error);
+        }
         let dir = stage.cluster.abandon();
         println!("logs of every part stay in {}", dir.join("log").display());
         return Err(error);

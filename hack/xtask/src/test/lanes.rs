@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
+use crate::interrupt;
 use crate::stages::seconds;
 
 /// More at once would fight for memory: a test may bring several machines.
@@ -66,7 +67,7 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         for _ in 0..lanes {
             scope.spawn(|| {
-                loop {
+                while !interrupt::asked() {
                     let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some(program) = next else { break };
                     let outcome = one(&program, &ended);
@@ -76,6 +77,9 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
         }
     });
     let ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if interrupt::asked() {
+        bail!("interrupted");
+    }
     record(&times, &ended)?;
     report(ended)
 }
@@ -133,6 +137,9 @@ fn one(program: &Program, shown: &Mutex<Vec<Ended>>) -> Ended {
         .stdin(Stdio::null())
         .output();
     let took = begun.elapsed();
+    if interrupt::asked() {
+        return Ended { name: program.name.clone(), took, well: false };
+    }
     // The lock keeps two outputs apart.
     let _shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
     println!("\n-- {} ({})", program.name, seconds(took));

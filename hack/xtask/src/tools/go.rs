@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
@@ -33,6 +33,18 @@ pub fn minimal_go(go_mod: &str) -> Option<&str> {
     go_mod.lines().find_map(|line| line.strip_prefix("go ")).map(str::trim)
 }
 
+/// Whether Go is here and new enough for all of these modules.
+pub fn installed(modules: impl Iterator<Item = PathBuf>) -> anyhow::Result<()> {
+    let mut most: Option<(Version, PathBuf)> = None;
+    for module in modules {
+        let version = minimal_go(&read_go_mod(&module)?).map(numbers).unwrap_or_default();
+        if most.as_ref().is_none_or(|(have, _)| *have < version) {
+            most = Some((version, module));
+        }
+    }
+    most.map_or(Ok(()), |(_, module)| go_version(&module).map(drop))
+}
+
 /// What `go version` says in a module's folder, where Go may switch to a newer toolchain by itself.
 pub fn go_version(module: &Path) -> anyhow::Result<String> {
     let go_mod = read_go_mod(module)?;
@@ -59,14 +71,42 @@ fn install_go(least: &str) -> String {
         "aarch64" => "arm64",
         other => other,
     };
+    let sudo = if rustix::process::geteuid().is_root() { "" } else { "sudo " };
+    if let Some(debian) = debians_go().filter(|version| *version >= FETCHES_ITSELF) {
+        let (major, minor, _) = debian;
+        return format!(
+            "Go {least} or newer is needed. Run '{sudo}apt-get install golang-go' (its {major}.{minor} fetches a newer one \
+             by itself), then this again"
+        );
+    }
     format!(
-        "install Go {least} or newer with 'curl -fsSL https://go.dev/dl/go{least}.linux-{machine}.tar.gz | tar -C \
-         /usr/local -xz', put /usr/local/go/bin first in PATH, then run this again"
+        "Go {least} or newer is needed. Run '{sudo}rm -rf /usr/local/go && curl -fsSL \
+         https://go.dev/dl/go{least}.linux-{machine}.tar.gz | {sudo}tar -C /usr/local -xz', put /usr/local/go/bin first in \
+         PATH, then run this again"
     )
 }
 
+/// The version of Go that apt would install. Without apt, or without its lists, there is none.
+fn debians_go() -> Option<Version> {
+    let output = Command::new("apt-cache").args(["policy", "golang-go"]).stderr(Stdio::null()).output().ok()?;
+    candidate(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// From "  Candidate: 2:1.24~2".
+fn candidate(policy: &str) -> Option<Version> {
+    let version = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "))?;
+    let version = version.split_once(':').map_or(version, |(_, rest)| rest);
+    version.starts_with(|c: char| c.is_ascii_digit()).then(|| numbers(version))
+}
+
+/// Major, minor, patch.
+type Version = (u32, u32, u32);
+
+/// From here on Go fetches the toolchain that a module asks for.
+const FETCHES_ITSELF: Version = (1, 21, 0);
+
 /// "1.26.8" as (1, 26, 8); what does not read as a number counts as 0, as in "1.27rc1".
-fn numbers(version: &str) -> (u32, u32, u32) {
+fn numbers(version: &str) -> Version {
     let mut parts = version.split('.').map(|part| {
         let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
         part.get(..digits).and_then(|d| d.parse().ok()).unwrap_or(0)
@@ -103,5 +143,7 @@ mod tests {
         assert_eq!(required_version(go_mod, "./ours"), None);
         assert!(numbers("1.26.8") > numbers("1.26.0") && numbers("1.19") < numbers("1.26.0"));
         assert_eq!(numbers("1.27rc1"), (1, 27, 0));
+        assert_eq!(candidate("golang-go:\n  Installed: (none)\n  Candidate: 2:1.24~2\n"), Some((1, 24, 0)));
+        assert_eq!(candidate("golang-go:\n  Candidate: (none)\n"), None);
     }
 }

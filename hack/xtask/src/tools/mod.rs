@@ -26,6 +26,8 @@ use manifest::Manifest;
 use script::Install;
 use store::Store;
 
+use crate::stages::Kept;
+
 /// Every set of programs.
 pub const EVERYTHING: &[&str] = &["control-plane", "kubevirt", "spire", "identity", "charts"];
 
@@ -37,6 +39,19 @@ const SHOWN: usize = 20;
 
 /// Builds those of the named programs and sets that are missing or stale; returns the folder that holds them.
 pub fn ensure(root: &Path, wanted: &[&str]) -> anyhow::Result<PathBuf> {
+    build(root, wanted)?;
+    Ok(Store::new(root).bin())
+}
+
+/// Whether the compilers for these programs and sets are on this machine: to be asked before what takes minutes.
+pub fn compilers(root: &Path, wanted: &[&str]) -> anyhow::Result<()> {
+    let manifest = Manifest::read(root)?;
+    let (programs, _) = manifest.select(wanted)?;
+    go::installed(programs.iter().map(|program| root.join("hack/tools").join(&program.module)))
+}
+
+/// As [`ensure`]; says what was built.
+pub fn build(root: &Path, wanted: &[&str]) -> anyhow::Result<Kept> {
     let manifest = Manifest::read(root)?;
     let (programs, scripts) = manifest.select(wanted)?;
     let store = Store::new(root);
@@ -56,7 +71,7 @@ pub fn ensure(root: &Path, wanted: &[&str]) -> anyhow::Result<PathBuf> {
     if builds.iter().all(|build| store.is_current(&build.program.name, &build.stamp))
         && scripts.iter().all(|script| store.is_current(script.name(), &script.stamp))
     {
-        return Ok(store.bin());
+        return Ok(Kept::All);
     }
 
     let _lock = store.lock()?;
@@ -67,13 +82,16 @@ pub fn ensure(root: &Path, wanted: &[&str]) -> anyhow::Result<PathBuf> {
     if stale.iter().any(|build| build.program.cgo) {
         go::c_compiler()?;
     }
+    let mut made = Vec::new();
     for build in stale {
         build.run(&store)?;
+        made.push(build.program.name.as_str());
     }
     for script in scripts.iter().filter(|script| !store.is_current(script.name(), &script.stamp)) {
         script.run(&store)?;
+        made.push(script.name());
     }
-    Ok(store.bin())
+    Ok(if made.is_empty() { Kept::All } else { Kept::Made(format!("built {}", made.join(", "))) })
 }
 
 /// "40 s", "4 min".
