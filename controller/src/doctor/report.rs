@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 #[derive(Debug, Default)]
 pub(super) struct Report {
     text: String,
+    good: u32,
+    warnings: u32,
     wrong: u32,
 }
 
@@ -18,6 +20,7 @@ impl Report {
     }
 
     pub(super) fn good(&mut self, line: impl AsRef<str>) {
+        self.good = self.good.saturating_add(1);
         let _ = writeln!(self.text, "  ok     {}", line.as_ref());
     }
 
@@ -26,6 +29,13 @@ impl Report {
         let _ = writeln!(self.text, "  WRONG  {}", line.as_ref());
     }
 
+    /// What may be meant and should be known.
+    pub(super) fn warn(&mut self, line: impl AsRef<str>) {
+        self.warnings = self.warnings.saturating_add(1);
+        let _ = writeln!(self.text, "  warn   {}", line.as_ref());
+    }
+
+    /// What is so everywhere, and counts for nothing.
     pub(super) fn note(&mut self, line: impl AsRef<str>) {
         let _ = writeln!(self.text, "  note   {}", line.as_ref());
     }
@@ -36,11 +46,9 @@ impl Report {
 
     /// Everything, with the sum at the end.
     pub(super) fn text(&self) -> String {
-        let sum = match self.wrong {
-            0 => "Nothing is wrong.".to_owned(),
-            1 => "1 thing is wrong.".to_owned(),
-            many => format!("{many} things are wrong."),
-        };
-        format!("{}\n{sum}\n", self.text)
+        let warnings = if self.warnings == 1 { "warning" } else { "warnings" };
+        let verdict =
+            if self.is_good() { "nothing is wrong" } else { "each line above that says WRONG names its remedy" };
+        format!("{}\n{} ok, {} {warnings}, {} failed: {verdict}\n", self.text, self.good, self.warnings, self.wrong)
     }
 }
