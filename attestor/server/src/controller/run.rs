@@ -50,6 +50,9 @@ const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 /// Fallback for every member, should an event be lost.
 const FALLBACK: Duration = Duration::from_secs(300);
+/// Between two looks at what nobody tells.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// How the program is run.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -122,7 +125,8 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<()> {
     let election = match &options.candidate {
         // Its own connection: renewals wait behind nothing.
         Some(candidate) => {
-            Some(stand(candidate, &parts, cluster::client(None).await.map_err(anyhow::Error::msg)?, &retire))
+            let client = cluster::client(None).await.map_err(anyhow::Error::msg)?;
+            Some(stand(candidate, &parts, client, ready.clone(), &retire))
         }
         None => None,
     };
@@ -140,6 +144,7 @@ fn stand(
     candidate: &Candidate,
     parts: &Arc<Parts>,
     client: Client,
+    ready: Arc<AtomicBool>,
     retire: &CancellationToken,
 ) -> tokio::task::JoinHandle<()> {
     let campaign = Campaign {
@@ -161,13 +166,15 @@ fn stand(
         // Whatever the last one did and this one has not seen is the same done twice, or refused as out of date.
         follow(leading, || std::future::ready(()), begin, || context.leadership.rest()).await;
     });
-    let (parts, retire) = (parts.clone(), retire.clone());
+    let retire = retire.clone();
     tokio::spawn(async move {
-        tokio::select! {
-            () = parts.filled() => {}
-            () = retire.cancelled() => return,
+        // A store wakes one of those who wait for it, so this looks at what another found.
+        while !ready.load(Ordering::Acquire) {
+            if retire.is_cancelled() {
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
         }
-        drop(parts);
         campaign.run(leads, retire).await;
     })
 }
@@ -255,17 +262,12 @@ impl Parts {
         }
     }
 
-    /// Until every first list is complete.
-    async fn filled(&self) {
+    async fn say_ready(&self, ready: &AtomicBool) {
         let _ = self.context.members.wait_until_ready().await;
         while self.context.pools.filled().is_none() || self.claims.filled().is_none() || self.reports.filled().is_none()
         {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(LOOK).await;
         }
-    }
-
-    async fn say_ready(&self, ready: &AtomicBool) {
-        self.filled().await;
         ready.store(true, Ordering::Release);
         tracing::info!("ready");
     }
