@@ -19,7 +19,10 @@ const METRICS: &[&str] = &["banlieue_attestor_controller_", "banlieue_attestor_"
 /// Every reason in a first column, and every `banlieue_…` anywhere.
 pub fn check(root: &Path) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(root.join(DOCUMENT)).with_context(|| format!("reading {DOCUMENT}"))?;
-    let files = printed(root, Command::new("git").args(["ls-files", "crds/src", "controller/src", "attestor/*/src"]))?;
+    let files = printed(
+        root,
+        Command::new("git").args(["ls-files", "crds/src/*.rs", "controller/src/*.rs", "attestor/*.rs", "leader/*.rs"]),
+    )?;
     let code: String = files.lines().filter_map(|file| std::fs::read_to_string(root.join(file)).ok()).collect();
     let code = code.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).collect();
     verdict(missing(&text, &code))
