@@ -113,6 +113,33 @@ fn metadata_key(field: &str, key: &str, allowed: &Allowed) -> Check {
     )
 }
 
+/// What is allowed where, for the words of a refusal. What is not matched below is refused, whatever stands here.
+const SPEC: [&str; 11] = [
+    "domain",
+    "volumes",
+    "networks",
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "topologySpreadConstraints",
+    "schedulerName",
+    "priorityClassName",
+    "evictionStrategy",
+    "terminationGracePeriodSeconds",
+];
+const DOMAIN: [&str; 7] = ["cpu", "memory", "machine", "resources", "features", "firmware", "devices"];
+const FEATURES: [&str; 3] = ["acpi", "apic", "smm"];
+const CPU: [&str; 5] = ["cores", "sockets", "threads", "model", "features"];
+const DEVICES: [&str; 7] = [
+    "disks",
+    "interfaces",
+    "tpm",
+    "rng",
+    "autoattachGraphicsDevice",
+    "autoattachMemBalloon",
+    "autoattachSerialConsole",
+];
+
 fn kubevirt_spec(spec: &Map<String, Value>, allowed: &Allowed) -> Check {
     let at = "template.kubeVirt.spec";
     for (key, value) in spec {
@@ -135,7 +162,7 @@ fn kubevirt_spec(spec: &Map<String, Value>, allowed: &Allowed) -> Check {
             "domain" => domain(&field, object(&field, value)?)?,
             "networks" => networks(&field, array(&field, value)?)?,
             "volumes" => {}
-            _ => return not_allowed(&field),
+            _ => return not_allowed(&field, &SPEC),
         }
     }
     let Some(machine) = spec.get("domain").and_then(Value::as_object) else {
@@ -159,8 +186,15 @@ fn domain(at: &str, map: &Map<String, Value>) -> Check {
             "cpu" => cpu(&field, object(&field, value)?)?,
             "memory" => {
                 keys(&field, value, &["guest", "hugepages"])?;
+                if let Some(guest) = value.get("guest") {
+                    quantity(&format!("{field}.guest"), guest)?;
+                }
                 if let Some(huge) = value.get("hugepages") {
-                    keys(&format!("{field}.hugepages"), huge, &["pageSize"])?;
+                    let field = format!("{field}.hugepages");
+                    keys(&field, huge, &["pageSize"])?;
+                    if let Some(size) = huge.get("pageSize") {
+                        quantity(&format!("{field}.pageSize"), size)?;
+                    }
                 }
             }
             "machine" => {
@@ -174,15 +208,19 @@ fn domain(at: &str, map: &Map<String, Value>) -> Check {
                 keys(&field, value, &["requests", "limits"])?;
                 for part in ["requests", "limits"] {
                     if let Some(amounts) = value.get(part) {
-                        keys(&format!("{field}.{part}"), amounts, &["cpu", "memory"])?;
+                        let field = format!("{field}.{part}");
+                        keys(&field, amounts, &["cpu", "memory"])?;
+                        for (name, amount) in object(&field, amounts)? {
+                            quantity(&format!("{field}.{name}"), amount)?;
+                        }
                     }
                 }
             }
             "features" => {
                 for (name, feature) in object(&field, value)? {
                     let field = format!("{field}.{name}");
-                    if !["acpi", "apic", "smm"].contains(&name.as_str()) {
-                        return not_allowed(&field);
+                    if !FEATURES.contains(&name.as_str()) {
+                        return not_allowed(&field, &FEATURES);
                     }
                     keys(&field, feature, &["enabled"])?;
                     if let Some(enabled) = feature.get("enabled") {
@@ -192,7 +230,7 @@ fn domain(at: &str, map: &Map<String, Value>) -> Check {
             }
             "firmware" => firmware(&field, object(&field, value)?)?,
             "devices" => devices(&field, object(&field, value)?)?,
-            _ => return not_allowed(&field),
+            _ => return not_allowed(&field, &DOMAIN),
         }
     }
     Ok(())
@@ -204,7 +242,7 @@ fn cpu(at: &str, map: &Map<String, Value>) -> Check {
         match key.as_str() {
             "cores" | "sockets" | "threads" => {
                 if value.as_u64().is_none() {
-                    return fault(field, "must be a number");
+                    return fault(field, format!("must be a whole number, not {value}"));
                 }
             }
             "model" => word(&field, value)?,
@@ -217,7 +255,7 @@ fn cpu(at: &str, map: &Map<String, Value>) -> Check {
                     }
                 }
             }
-            _ => return not_allowed(&field),
+            _ => return not_allowed(&field, &CPU),
         }
     }
     Ok(())
@@ -241,7 +279,7 @@ fn firmware(at: &str, map: &Map<String, Value>) -> Check {
                 }
             }
             "uuid" => return fault(field, "the controller sets it to the member's uid: remove it"),
-            _ => return not_allowed(&field),
+            _ => return not_allowed(&field, &["bootloader"]),
         }
     }
     Ok(())
@@ -292,7 +330,7 @@ fn devices(at: &str, map: &Map<String, Value>) -> Check {
             }
             "rng" => keys(&field, value, &[])?,
             "autoattachGraphicsDevice" | "autoattachMemBalloon" | "autoattachSerialConsole" => boolean(&field, value)?,
-            _ => return not_allowed(&field),
+            _ => return not_allowed(&field, &DEVICES),
         }
     }
     Ok(())
@@ -330,7 +368,13 @@ fn volumes_and_disks(at: &str, volumes: &[Value], disks: &[Value]) -> Check {
                 }
                 images.push(name.to_owned());
             }
-            (None, Some(disk)) => keys(&format!("{field}.emptyDisk"), disk, &["capacity"])?,
+            (None, Some(disk)) => {
+                let field = format!("{field}.emptyDisk");
+                keys(&field, disk, &["capacity"])?;
+                if let Some(capacity) = disk.get("capacity") {
+                    quantity(&format!("{field}.capacity"), capacity)?;
+                }
+            }
             _ => return fault(field, "a volume is either a containerDisk or an emptyDisk"),
         }
         if disks.iter().filter(|disk| name_of(disk) == name).count() != 1 {
@@ -381,7 +425,10 @@ fn word(field: &str, value: &Value) -> Check {
     if text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.len() <= 63 && text.chars().all(ordinary) {
         Ok(())
     } else {
-        fault(field, "must be a word of letters, digits, dots, hyphens and underscores")
+        fault(
+            field,
+            "must be a word of at most 63 letters, digits, dots, hyphens and underscores that begins with a letter or digit",
+        )
     }
 }
 
@@ -391,7 +438,7 @@ fn name_of(value: &Value) -> &str {
 
 fn keys(field: &str, value: &Value, allowed: &[&str]) -> Check {
     match object(field, value)?.keys().find(|key| !allowed.contains(&key.as_str())) {
-        Some(key) => not_allowed(&format!("{field}.{key}")),
+        Some(key) => not_allowed(&format!("{field}.{key}"), allowed),
         None => Ok(()),
     }
 }
@@ -408,8 +455,33 @@ fn array<'a>(field: &str, value: &'a Value) -> Result<&'a Vec<Value>, TemplateFa
     value.as_array().ok_or_else(|| TemplateFault { field: field.to_owned(), message: "must be a list".into() })
 }
 
-fn not_allowed(field: &str) -> Check {
-    fault(field, "is not allowed in a member's template: remove it")
+fn not_allowed(field: &str, allowed: &[&str]) -> Check {
+    let allowed = if allowed.is_empty() { "nothing".to_owned() } else { allowed.join(", ") };
+    fault(field, format!("is not allowed in a member's template: remove it; allowed in its place: {allowed}"))
+}
+
+/// A Kubernetes quantity, as a number or a text.
+fn quantity(field: &str, value: &Value) -> Check {
+    const UNITS: [&str; 14] = ["", "m", "k", "Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E", "Ei"];
+    let good = match value {
+        Value::Number(number) => number.as_f64().is_some_and(|number| number >= 0.0),
+        Value::String(text) => {
+            let number = text.trim_end_matches(|c: char| !c.is_ascii_digit() && c != '.');
+            let unit = text.get(number.len()..).unwrap_or_default();
+            let digits = number.chars().filter(char::is_ascii_digit).count();
+            let points = number.chars().filter(|c| *c == '.').count();
+            digits > 0 && points <= 1 && digits + points == number.chars().count() && UNITS.contains(&unit)
+        }
+        _ => false,
+    };
+    if good {
+        Ok(())
+    } else {
+        fault(
+            field,
+            format!("must be a quantity, a number with a unit if any, as 512Mi, 2Gi, 1.5 or 500m; not {value}"),
+        )
+    }
 }
 
 fn fault(field: impl Into<String>, message: impl Into<String>) -> Check {
@@ -568,6 +640,69 @@ mod tests {
         for (change, field) in cases {
             let fault = with(change).expect_err(field);
             assert!(fault.field.ends_with(field), "{} does not name {field}", fault.field);
+        }
+    }
+
+    /// The words of a refusal must not offer what is refused too.
+    #[test]
+    fn a_refusal_says_what_is_allowed_and_all_of_that_is() {
+        for (path, allowed) in [
+            ("", SPEC.as_slice()),
+            ("/domain", &DOMAIN),
+            ("/domain/features", &FEATURES),
+            ("/domain/cpu", &CPU),
+            ("/domain/devices", &DEVICES),
+        ] {
+            let set = |name: &str, value: Value| {
+                with(|s| {
+                    s["domain"]["features"] = json!({});
+                    s.pointer_mut(path).unwrap()[name] = value;
+                })
+            };
+            let refused = set("bogus", json!(null)).unwrap_err();
+            assert!(refused.message.ends_with(&format!("in its place: {}", allowed.join(", "))), "{refused}");
+            for name in allowed {
+                if let Err(fault) = set(name, json!(null)) {
+                    assert!(!fault.message.contains("is not allowed in"), "{fault}");
+                }
+            }
+        }
+        let fault = with(|s| s["volumes"][0]["secret"] = json!({})).unwrap_err();
+        assert!(fault.message.ends_with("in its place: name, containerDisk, emptyDisk"), "{fault}");
+    }
+
+    #[test]
+    fn a_quantity_is_one_before_anybody_is_asked() {
+        type Place = fn(&mut Value) -> &mut Value;
+        let places: [(Place, &str); 4] = [
+            (|s| &mut s["domain"]["memory"]["guest"], "domain.memory.guest"),
+            (|s| &mut s["domain"]["memory"]["hugepages"]["pageSize"], "memory.hugepages.pageSize"),
+            (|s| &mut s["domain"]["resources"]["limits"]["cpu"], "resources.limits.cpu"),
+            (
+                |s| {
+                    s["volumes"][1]["name"] = json!("x");
+                    &mut s["volumes"][1]["emptyDisk"]["capacity"]
+                },
+                "volumes[1].emptyDisk.capacity",
+            ),
+        ];
+        for (place, field) in places {
+            let judge = |value: Value| {
+                with(|s| {
+                    let volume = json!({"name": "x", "emptyDisk": {}});
+                    s["volumes"].as_array_mut().unwrap().push(volume);
+                    s["domain"]["devices"]["disks"].as_array_mut().unwrap().push(json!({"name": "x"}));
+                    *place(s) = value;
+                })
+            };
+            for good in [json!("512Mi"), json!("2Gi"), json!("1.5"), json!("500m"), json!(2)] {
+                assert_eq!(judge(good.clone()), Ok(()), "{field} {good}");
+            }
+            for bad in [json!("abc"), json!(""), json!("-1"), json!("1..2"), json!("1 Gi"), json!("2GB"), json!(null)] {
+                let fault = judge(bad.clone()).expect_err(field);
+                assert!(fault.field.ends_with(field) && fault.message.contains("512Mi"), "{fault}");
+                assert!(fault.message.contains(&bad.to_string()), "{fault}");
+            }
         }
     }
 
