@@ -76,6 +76,7 @@ pub struct Metrics {
     leading: Gauge,
     watch_lag: Family<Kind, Histogram>,
     events_dropped: Counter,
+    unreadable: Family<Kind, Gauge>,
 }
 
 impl Default for Metrics {
@@ -102,6 +103,7 @@ impl Default for Metrics {
             leading: Gauge::default(),
             watch_lag: Family::new_with_constructor(short),
             events_dropped: Counter::default(),
+            unreadable: Family::default(),
         };
         let r = &mut registry;
         r.register("api_writes", "Writes to the API server, by verb, kind and outcome", metrics.writes.clone());
@@ -127,6 +129,11 @@ impl Default for Metrics {
         r.register("leading", "1 while this process leads", metrics.leading.clone());
         r.register("watch_lag_seconds", "From an object's creation to its arrival here", metrics.watch_lag.clone());
         r.register("events_dropped", "Events not sent, for the rate limit", metrics.events_dropped.clone());
+        r.register(
+            "unreadable_objects",
+            "Objects that cannot be read and are left as they are",
+            metrics.unreadable.clone(),
+        );
         Self { registry: Arc::new(registry), ..metrics }
     }
 }
@@ -234,6 +241,11 @@ impl Metrics {
         self.watch_lag.get_or_create(&Kind { kind }).observe(seconds.max(0.0));
     }
 
+    /// So many objects of a kind cannot be read.
+    pub fn unreadable(&self, kind: &'static str, count: usize) {
+        self.unreadable.get_or_create(&Kind { kind }).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
     /// An event was dropped.
     pub fn event_dropped(&self) {
         self.events_dropped.inc();
@@ -251,6 +263,7 @@ mod tests {
         metrics.bound(0.004, true);
         metrics.watch_lag("poolmembers", 0.1);
         metrics.stage("ready", 1.0);
+        metrics.unreadable("virtualmachineclaims", 2);
         let text = metrics.text();
         for name in [
             "banlieue_api_writes_total{verb=\"patch\",kind=\"poolmembers\",outcome=\"ok\"} 1",
@@ -261,6 +274,7 @@ mod tests {
             "banlieue_orphans",
             "banlieue_leader_changes",
             "banlieue_watch_lag_seconds",
+            "banlieue_unreadable_objects{kind=\"virtualmachineclaims\"} 2",
         ] {
             assert!(text.contains(name), "{name} is not in\n{text}");
         }

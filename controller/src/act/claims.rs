@@ -254,6 +254,7 @@ impl Controller {
             kind: Kind::Claim,
             object: ObjectKey::of(claim),
             uid: claim.uid().unwrap_or_default(),
+            group: claim.uid().unwrap_or_default(),
             warning,
             reason: reason.to_owned(),
             action,

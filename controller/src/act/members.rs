@@ -291,10 +291,12 @@ impl Controller {
     }
 
     pub(super) fn tell_member(&self, member: &PoolMember, warning: bool, reason: &str, message: String) {
+        let uid = member.uid().unwrap_or_default();
         self.events.send(Event {
             kind: Kind::Member,
             object: ObjectKey::of(member),
-            uid: member.uid().unwrap_or_default(),
+            group: if warning { member.spec.pool_ref.uid.clone() } else { uid.clone() },
+            uid,
             warning,
             reason: reason.to_owned(),
             action: "Reconcile",

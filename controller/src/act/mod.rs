@@ -10,6 +10,7 @@ mod events;
 mod members;
 mod pools;
 mod provision;
+mod unreadable;
 mod world;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -159,6 +160,7 @@ impl Controller {
         self.metrics.leading(true);
         // Before the index is read: what arrives after that is scheduled by `observe`.
         self.leadership.begin();
+        self.tell_all_unreadable();
         let keys = {
             let index = self.index();
             if index.unsynced().is_empty() { index.all_keys() } else { Vec::new() }
@@ -180,6 +182,7 @@ impl Controller {
         if let Some((kind, created)) = change.event.arrival() {
             self.metrics.watch_lag(kind, now.duration_since(created).as_secs_f64());
         }
+        self.note_unreadable(&change);
         let (keys, synced) = {
             let mut index = self.index();
             let before = index.unsynced().is_empty();

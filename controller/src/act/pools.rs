@@ -251,7 +251,7 @@ impl Controller {
                 let source_name = &wanted.config_map_ref.name;
                 let source: Option<ConfigMap> = self.api.get(Kind::ConfigMap, namespace, source_name).await?;
                 let looked_at = snapshot.measurements_version.clone();
-                match document(source.as_ref(), source_name, &wanted.sha256) {
+                match document(source.as_ref(), &snapshot.key.sibling(source_name), &wanted.sha256) {
                     Err(message) => PolicyState::Missing { message, looked_at },
                     Ok(text) => {
                         let object = json!({
@@ -408,6 +408,7 @@ impl Controller {
             kind: Kind::Pool,
             object: ObjectKey::of(pool),
             uid: pool.uid().unwrap_or_default(),
+            group: pool.uid().unwrap_or_default(),
             warning: news.warning,
             reason: news.condition.reason.clone(),
             action: "Reconcile",
@@ -420,29 +421,43 @@ impl Controller {
 const STATES: [&str; 6] = ["warm", "provisioning", "attesting", "bound", "terminating", "failed"];
 
 /// The document of a measurements ConfigMap when its content is the one that was asked for.
-fn document(source: Option<&ConfigMap>, name: &str, sha256: &str) -> Result<String, String> {
-    let Some(source) = source else { return Err(format!("there is no ConfigMap {name}")) };
-    let Some(text) = source.data.as_ref().and_then(|data| data.get(names::MEASUREMENTS_KEY)) else {
-        return Err(format!("ConfigMap {name} has no key {}", names::MEASUREMENTS_KEY));
+fn document(source: Option<&ConfigMap>, at: &ObjectKey, sha256: &str) -> Result<String, String> {
+    let (namespace, name, key) = (&at.namespace, &at.name, names::MEASUREMENTS_KEY);
+    let make = format!("`kubectl -n {namespace} create configmap {name} --from-file={key}` (docs/build-an-image.md)");
+    let Some(source) = source else {
+        return Err(format!("there is no ConfigMap {name} in namespace {namespace}: make it with {make}"));
+    };
+    let Some(text) = source.data.as_ref().and_then(|data| data.get(key)) else {
+        let found: Vec<&str> = source.data.iter().flatten().map(|(key, _)| key.as_str()).take(8).collect();
+        let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
+        return Err(format!("ConfigMap {namespace}/{name} has no key {key}, its keys: {found}; make it with {make}"));
     };
     let found = hex::encode(digest::digest(&digest::SHA256, text.as_bytes()).as_ref());
     if found != sha256 {
-        return Err(format!("ConfigMap {name} has content with SHA-256 {found}, the pool asks for {sha256}"));
+        return Err(format!(
+            "ConfigMap {namespace}/{name} has under {key} a document with SHA-256 {found}, and the pool asks for {sha256}: \
+             put in the document that is meant, or its digest into attestation.measurements.sha256"
+        ));
     }
     Ok(text.clone())
 }
 
 fn judge_copy(copy: &ConfigMap, pool: &VirtualMachinePool, sha256: &str, looked_at: &str) -> PolicyState {
     let name = copy.name_any();
+    let remake = format!("`kubectl -n {} delete configmap {name}`", copy.namespace().unwrap_or_default());
     let refuse = |message: String| PolicyState::Missing { message, looked_at: looked_at.to_owned() };
-    if let Err(message) = document(Some(copy), &name, sha256) {
-        return refuse(format!("{message}; delete {name} so that it is made anew"));
+    if document(Some(copy), &ObjectKey::of(copy), sha256).is_err() {
+        return refuse(format!(
+            "the pool's own copy {name} is not what it was made as: {remake}, then it is made anew"
+        ));
     }
     if copy.immutable != Some(true) {
-        return refuse(format!("ConfigMap {name} can be changed; delete it so that it is made anew"));
+        return refuse(format!("the pool's own copy {name} can be changed: {remake}, then it is made anew"));
     }
     if !copy.owner_references().iter().any(|owner| Some(&owner.uid) == pool.metadata.uid.as_ref()) {
-        return refuse(format!("ConfigMap {name} belongs to something else; delete it so that it is made anew"));
+        return refuse(format!(
+            "ConfigMap {name}, the pool's own copy by its name, is somebody else's: {remake}, then it is made anew"
+        ));
     }
     PolicyState::Copied
 }

@@ -10,6 +10,7 @@ use kube::ResourceExt;
 use super::ObjectKey;
 use super::facts::{ConfigMapFacts, InstanceFacts, NodeFacts, PodFacts};
 use super::table::{Stored, Table};
+use super::unreadable::Unreadables;
 use super::warm::Candidates;
 use crate::decide::{PolicyState, Shortage, TemplateVerdict};
 use crate::schedule::{Expectations, Key, Pace};
@@ -78,6 +79,8 @@ pub struct Index {
     pub(super) claims_by_pool: BTreeMap<ObjectKey, BTreeSet<String>>,
     pub(super) pods_by_instance: BTreeMap<String, BTreeSet<ObjectKey>>,
     pub(super) candidates: Candidates,
+    /// Objects that cannot be read.
+    pub unreadable: Unreadables,
     /// Creates in flight.
     pub expectations: Expectations,
     /// Waiting claims that have a member picked, by claim.
@@ -115,6 +118,7 @@ impl Index {
             claims_by_pool: BTreeMap::new(),
             pods_by_instance: BTreeMap::new(),
             candidates: Candidates::default(),
+            unreadable: Unreadables::default(),
             expectations: Expectations::default(),
             assignments: BTreeMap::new(),
             held: BTreeMap::new(),

@@ -10,6 +10,7 @@ mod index;
 mod key;
 mod snapshot;
 mod table;
+mod unreadable;
 mod warm;
 pub mod watch;
 
@@ -18,4 +19,5 @@ pub use index::{Assignment, DestroySteps, Index, PoolFacts};
 pub use key::ObjectKey;
 pub use snapshot::{ClaimSnapshot, MemberSnapshot, PoolSnapshot};
 pub use table::{Source, Stored, Table};
+pub use unreadable::{Unread, Unreadables};
 pub use watch::{Change, ChangeEvent};
