@@ -52,7 +52,7 @@ need-cargo:
 	  "run 'curl -fsSL https://sh.rustup.rs | sh -s -- -y', put ~/.cargo/bin first in PATH, then run this again." >&2; exit 2; }
 	@command -v cc >/dev/null || { sudo=$$(test "$$(id -u)" = 0 || echo 'sudo '); \
 	  echo "A C compiler is missing: run '$${sudo}apt-get update && $${sudo}apt-get install --no-install-recommends libc6-dev" \
-	  "$$(sed -n 's/^    ("\([a-z0-9-]*\)", .*/\1/p' hack/xtask/src/packages.rs | tr '\n' ' ')'," \
+	  "$$(sed -n 's/^    ("\([a-z0-9-]*\)", .*/\1/p' hack/xtask/src/packages.rs | paste -sd' ')'," \
 	  "which is all that is needed, then this again." >&2; exit 2; }
 	@for target in target "$$CARGO_TARGET_DIR"; do test -d "$$target" || continue; \
 	  other=$$(find "$$target" -maxdepth 2 -type d ! -writable -print -quit 2>/dev/null); \
