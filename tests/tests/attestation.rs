@@ -25,7 +25,11 @@ fn a_member_attests_again_and_again_and_is_revoked_at_its_end() {
         assert!(status.enrolment.as_ref().unwrap().consumed_at.is_some());
         let uid = member.uid().unwrap();
         let instance = status.instance_ref.clone().unwrap();
-        let report = at.all::<EndorsementReport>().get(&format!("{}.{}", instance.uid, "l-1")).await.unwrap();
+        let report = at
+            .all::<EndorsementReport>()
+            .get(&format!("{}.{}", instance.uid, status.node_name.clone().unwrap()))
+            .await
+            .unwrap();
         assert!(report.spec.ek_digests.contains(&endorsement.ek_digest));
 
         let id = at.agent_id(&uid);

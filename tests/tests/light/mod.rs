@@ -24,7 +24,7 @@ use banlieue_tpm::pcr::extend;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::PostParams;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 /// An image whose recorded boot is the golden one.
@@ -106,7 +106,12 @@ async fn start() -> World {
     let dir = std::env::temp_dir().join(format!("banlieue-light-{}", std::process::id()));
     let store = dir.join("light-images");
     let measurements = measurements();
-    let builder = Cluster::builder().nodes("l-1=light").controller().attestor().agent_ttl(AGENT_TTL).dir(&dir);
+    let builder = Cluster::builder()
+        .nodes("l-1=light,l-2=light,w-1=weightless")
+        .controller()
+        .attestor()
+        .agent_ttl(AGENT_TTL)
+        .dir(&dir);
     // Tests restart SPIRE and look at refused members for longer than so short a TTL.
     let of_nodes = ["--images", &store.display().to_string(), "--light-give-up", "600"];
     let builder = builder.args(component::HYPERVISOR, of_nodes);
@@ -134,18 +139,28 @@ impl Fixture {
 
     /// Makes a pool of one warm member from this image, and its measurements.
     pub async fn pool(&self, name: &str, image: &str) -> VirtualMachinePool {
+        self.pool_with(name, image, json!({})).await
+    }
+
+    /// The same, where `more` goes into `spec.attestation`.
+    pub async fn pool_with(&self, name: &str, image: &str, more: Value) -> VirtualMachinePool {
+        self.pool_on(name, "light", 1, image, more).await
+    }
+
+    /// The same, of so many warm members, on nodes of this weight.
+    pub async fn pool_on(&self, name: &str, weight: &str, warm: u32, image: &str, more: Value) -> VirtualMachinePool {
         let map: ConfigMap = serde_json::from_value(json!({
             "metadata": { "name": format!("{name}-measurements") },
             "data": { "measurements.yaml": self.world.measurements },
         }))
         .unwrap();
         self.all::<ConfigMap>().create(&PostParams::default(), &map).await.unwrap();
-        let pool: VirtualMachinePool = serde_json::from_value(json!({
+        let mut pool = json!({
             "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachinePool",
             "metadata": { "name": name },
             "spec": {
-                "warmReplicas": 1, "maxReplicas": 3, "maxSurge": 1,
-                "template": { "kubeVirt": { "spec": template("light", "128Mi", image) } },
+                "warmReplicas": warm, "maxReplicas": warm + 2, "maxSurge": warm,
+                "template": { "kubeVirt": { "spec": template(weight, "128Mi", image) } },
                 "attestation": {
                     "mode": "VTPM", "endorsement": "HostReported",
                     "measurements": {
@@ -155,8 +170,11 @@ impl Fixture {
                 "failureBudget": { "consecutive": 2, "keepFailed": 1 },
                 "claimPolicy": { "allowedImages": ["*"] },
             },
-        }))
-        .unwrap();
+        });
+        if let (Some(attestation), Value::Object(more)) = (pool["spec"]["attestation"].as_object_mut(), more) {
+            attestation.extend(more);
+        }
+        let pool: VirtualMachinePool = serde_json::from_value(pool).unwrap();
         self.all::<VirtualMachinePool>().create(&PostParams::default(), &pool).await.unwrap()
     }
 
