@@ -17,7 +17,9 @@ use kube::api::{DeleteParams, PostParams};
 use light::{Fixture, HONEST, eventually, test};
 use serde_json::json;
 
+/// Where the copy is made.
 const NODE: &str = "l-1";
+const OTHER: &str = "l-2";
 const DUPLICATE: &str = "DuplicateEndorsementKey";
 
 /// Nobody can tell which of the two is the copy: both are out, and the claim of the bound one ends.
@@ -33,7 +35,9 @@ fn two_members_that_prove_one_key_are_both_out() {
         .await;
 
         // Its node cannot start it without its enrolment, and goes on with the vTPM that it finds once it has that.
-        members::cordon(at.cluster.admin(), NODE, true).await;
+        for node in [NODE, OTHER] {
+            members::cordon(at.cluster.admin(), node, true).await;
+        }
         at.pool("q", HONEST).await;
         let mut made = None;
         eventually("a member has an instance", async || {
