@@ -195,6 +195,12 @@ async fn from_login_to_token(at: Fixture) {
     }
     let wrong = sandbox.ask("curious", &workload, ("GET", "/v1/me"), None, 403).await;
     assert_eq!(wrong["error"], "forbidden", "a claim SVID learns nothing");
+    eventually("both wrong identities are in the audit record", async || {
+        let record = std::fs::read_to_string(setup.config.with_file_name("audit.jsonl")).unwrap();
+        let lines = record.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.filter(|line| line["action"] == "authenticate" && line["outcome"] == "denied").count() == 2
+    })
+    .await;
 
     let release = setup.client.delete(format!("{}/v1/claims/{name}", listening.user)).bearer_auth(&login.access_token);
     assert_eq!(release.send().await.unwrap().status(), 204);

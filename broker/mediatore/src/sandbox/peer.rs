@@ -12,6 +12,7 @@ use http::request::Parts;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::{
+    audit::Entry,
     broker::Broker,
     http::{
         answer::{Code, Failure},
@@ -55,14 +56,26 @@ pub fn named(der: &[u8], trust_domain: &TrustDomain, now: SystemTime) -> Result<
     read_id(trust_domain, uri).ok_or_else(unknown)
 }
 
+/// Whom a certificate does not show to be who a route is for has a line in the audit record, as on the callers' side.
+fn refused(parts: &Parts, broker: &Broker, failure: &Failure) {
+    broker.audit.write(&Entry {
+        outcome: "denied",
+        reason: failure.reason,
+        peer: parts.extensions.get::<Peer>().map(|peer| peer.address.to_string()),
+        ..Entry::about("authenticate", None)
+    });
+}
+
 impl FromRequestParts<Arc<Broker>> for Guest {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, broker: &Arc<Broker>) -> Result<Self, Failure> {
-        match who(parts, &broker.config.trust_domain, SystemTime::now())? {
-            Named::Node(member) => Ok(Self(member)),
-            _ => Err(Failure::new(Code::Forbidden, "this route is for guest agents, with their node SVID")),
-        }
+        let guest = match who(parts, &broker.config.trust_domain, SystemTime::now()) {
+            Ok(Named::Node(member)) => Ok(Self(member)),
+            Ok(_) => Err(Failure::new(Code::Forbidden, "this route is for guest agents, with their node SVID")),
+            Err(failure) => Err(failure),
+        };
+        guest.inspect_err(|failure| refused(parts, broker, failure))
     }
 }
 
@@ -70,10 +83,12 @@ impl FromRequestParts<Arc<Broker>> for Workload {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, broker: &Arc<Broker>) -> Result<Self, Failure> {
-        match who(parts, &broker.config.trust_domain, SystemTime::now())? {
-            Named::Claim(claim) => Ok(Self(claim)),
-            _ => Err(Failure::new(Code::Forbidden, "this route is for workloads, with their claim SVID")),
-        }
+        let workload = match who(parts, &broker.config.trust_domain, SystemTime::now()) {
+            Ok(Named::Claim(claim)) => Ok(Self(claim)),
+            Ok(_) => Err(Failure::new(Code::Forbidden, "this route is for workloads, with their claim SVID")),
+            Err(failure) => Err(failure),
+        };
+        workload.inspect_err(|failure| refused(parts, broker, failure))
     }
 }
 

@@ -13,6 +13,7 @@ use banlieue_crds::{
     claim::{WorkloadState, WorkloadStatus},
     conditions::{self, ClaimCondition},
 };
+use banlieue_protocol::names::Uid;
 use http::StatusCode;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -99,10 +100,25 @@ pub fn after(before: &WorkloadStatus, report: &Report, now: Timestamp) -> Result
 /// # Errors
 /// As `GET /v1/me`, and `invalid_request`.
 pub async fn post(State(broker): State<Arc<Broker>>, Guest(member): Guest, body: Body) -> Result<Response, Failure> {
+    let outcome = take(&broker, &member, body).await;
+    if let Err(failure) = &outcome
+        && failure.code != Code::NoClaim
+    {
+        broker.audit.write(&Entry {
+            outcome: "denied",
+            reason: failure.reason,
+            member_uid: Some(member.as_str()),
+            ..Entry::about("status", None)
+        });
+    }
+    outcome
+}
+
+async fn take(broker: &Arc<Broker>, member: &Uid, body: Body) -> Result<Response, Failure> {
     let report: Report = body::read(body, broker.body_limits()).await?;
     for _ in 0..ATTEMPTS {
         let now = Timestamp::now();
-        let lent = find::by_member(&broker, &member, now.as_second()).await?;
+        let lent = find::by_member(broker, member, now.as_second()).await?;
         let before = lent.claim.status.clone().unwrap_or_default();
         let old = before.workload.clone().unwrap_or_default();
         let workload = after(&old, &report, now)?;
@@ -124,7 +140,7 @@ pub async fn post(State(broker): State<Arc<Broker>>, Guest(member): Guest, body:
             && let Some(entries) = &broker.entries
             && claim.status.as_ref().is_none_or(|status| status.spiffe_id.is_none())
             // The latch is written in any case; the sweep makes up for what fails here.
-            && let Err(failure) = identify(&broker, entries, &claim, &lent.member).await
+            && let Err(failure) = identify(broker, entries, &claim, &lent.member).await
         {
             tracing::warn!(detail = failure.detail, "an identity is not ready yet");
         }
