@@ -4,40 +4,17 @@
 
 mod broker;
 
-use broker::{NAMESPACE, World, body, eventually, refused, request, test};
+use broker::{NAMESPACE, body, claims_of, eventually, post, refused, request, slots_of, test};
 
-use banlieue_cluster::idp::Person;
 use banlieue_cluster::{Identity, programs};
 use banlieue_crds::VirtualMachineClaim;
 use banlieue_identity::SubjectKey;
 use futures::future::join_all;
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ListParams, PostParams};
+use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 use reqwest::Method;
 use serde_json::{Value, json};
-
-async fn claims_of(world: &World, id: &str) -> Vec<VirtualMachineClaim> {
-    let all = world.all::<VirtualMachineClaim>().list(&ListParams::default()).await.unwrap();
-    all.items.into_iter().filter(|claim| claim.spec.subject.id == id).collect()
-}
-
-async fn slots_of(world: &World, person: &Person) -> Vec<String> {
-    let key = SubjectKey::of(&world.entra.issuer, &person.id).to_string();
-    let all = world.all::<Lease>().list(&ListParams::default()).await.unwrap();
-    all.items.iter().map(ResourceExt::name_any).filter(|name| name.contains(&key)).collect()
-}
-
-/// Posts the reference's request and gives status and body.
-async fn post(world: &World, replica: usize, token: &str, key: Option<&str>, body_: &Value) -> (u16, Value) {
-    let mut asking = world.ask(replica, Method::POST, "/v1/claims", token).body(body_.to_string());
-    if let Some(key) = key {
-        asking = asking.header("Idempotency-Key", key);
-    }
-    let response = asking.send().await.unwrap();
-    (response.status().as_u16(), body(response).await)
-}
 
 #[test]
 fn a_person_claims_sees_and_releases() {
@@ -270,61 +247,6 @@ fn what_is_refused_and_how() {
 }
 
 #[test]
-fn what_a_crash_leaves_is_tidied_up() {
-    test(async |world| {
-        let pool = world.pool(0, 1, 1).await;
-        let (person, token) = world.somebody().await;
-        let broker = world.cluster.kube(&Identity::Broker).await.unwrap();
-        // Between slot and claim.
-        let key = SubjectKey::of(&world.entra.issuer, &person.id);
-        let lease: Lease = serde_json::from_value(json!({
-            "metadata": {
-                "name": format!("slot-{pool}-{key}-0"),
-                "labels": { "app.kubernetes.io/managed-by": "mediatore", "app.kubernetes.io/component": "slot" },
-            },
-            "spec": { "holderIdentity": "c-0000000000000000000000000000000000000000" },
-        }))
-        .unwrap();
-        let leases: Api<Lease> = Api::namespaced(broker.clone(), NAMESPACE);
-        leases.create(&PostParams::default(), &lease).await.unwrap();
-        // Between claim and grant.
-        let claim: VirtualMachineClaim = serde_json::from_value(json!({
-            "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachineClaim",
-            "metadata": { "name": format!("left-{pool}"), "labels": { "app.kubernetes.io/managed-by": "mediatore" } },
-            "spec": {
-                "poolRef": { "name": pool }, "bindDeadlineSeconds": 600,
-                "subject": { "issuer": world.entra.issuer, "id": "left" },
-                "workload": { "image": broker::IMAGE },
-            },
-        }))
-        .unwrap();
-        let claims: Api<VirtualMachineClaim> = Api::namespaced(broker, NAMESPACE);
-        claims.create(&PostParams::default(), &claim).await.unwrap();
-
-        let (status, full) = post(world, 0, &token, None, &request(&pool)).await;
-        assert!(status == 429 || status == 201, "{full}");
-        eventually("the slot is swept", async || {
-            leases.get_opt(&format!("slot-{pool}-{key}-0")).await.unwrap().is_none_or(|lease| {
-                lease.spec.unwrap().holder_identity.unwrap() != "c-0000000000000000000000000000000000000000"
-            })
-        })
-        .await;
-        eventually("the claim is released", async || {
-            claims
-                .get_opt(&format!("left-{pool}"))
-                .await
-                .unwrap()
-                .is_none_or(|it| it.metadata.deletion_timestamp.is_some())
-        })
-        .await;
-        eventually("its subject can claim", async || {
-            post(world, 1, &token, Some("after"), &request(&pool)).await.0 == 201
-        })
-        .await;
-    });
-}
-
-#[test]
 fn an_operator_takes_rights_away() {
     test(async |world| {
         let pool = world.pool(0, 1, 2).await;
@@ -335,13 +257,22 @@ fn an_operator_takes_rights_away() {
         let program = programs::binary("mediatore").unwrap();
         let kubeconfig = world.cluster.kubeconfig(&Identity::Broker).await.unwrap();
         let config = world.config.display().to_string();
-        let output = tokio::process::Command::new(&program)
-            .args(["revoke", "--config", &config, "--subject", &key, "--reason", "left the company"])
-            .env("KUBECONFIG", kubeconfig)
-            .output()
-            .await
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let revoke = async || {
+            let output = tokio::process::Command::new(&program)
+                .args(["revoke", "--config", &config, "--subject", &key, "--reason", "left the company"])
+                .env("KUBECONFIG", &kubeconfig)
+                .output()
+                .await
+                .unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let name = made["name"].as_str().unwrap();
+        let said = revoke().await;
+        assert!(said.contains(&format!("subject {key}: denied in {NAMESPACE}")), "{said}");
+        assert!(said.contains(&format!("claim {NAMESPACE}/{name}: released")), "{said}");
+        let said = revoke().await;
+        assert!(said.contains("was denied already") && said.contains("0 claim(s) released, none lives"), "{said}");
         for replica in 0..3 {
             eventually("every replica denies the subject", async || {
                 let response = world.ask(replica, Method::GET, "/v1/claims", &token).send().await.unwrap();
@@ -349,9 +280,26 @@ fn an_operator_takes_rights_away() {
             })
             .await;
         }
-        let name = made["name"].as_str().unwrap();
         eventually("the claim is released", async || {
             world.claim(name).await.is_none_or(|claim| claim.metadata.deletion_timestamp.is_some())
+        })
+        .await;
+        // Whoever makes more for that subject, past mediatore: none lives.
+        let later: VirtualMachineClaim = serde_json::from_value(json!({
+            "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachineClaim",
+            "metadata": { "name": format!("later-{pool}") },
+            "spec": {
+                "poolRef": { "name": pool }, "bindDeadlineSeconds": 600,
+                "subject": { "issuer": world.entra.issuer, "id": person.id },
+                "workload": { "image": broker::IMAGE },
+            },
+        }))
+        .unwrap();
+        let broker = world.cluster.kube(&Identity::Broker).await.unwrap();
+        let claims: Api<VirtualMachineClaim> = Api::namespaced(broker, NAMESPACE);
+        claims.create(&PostParams::default(), &later).await.unwrap();
+        eventually("the later claim is released", async || {
+            world.claim(&format!("later-{pool}")).await.is_none_or(|claim| claim.metadata.deletion_timestamp.is_some())
         })
         .await;
         let checked = std::process::Command::new(&program).args(["check-config", &config]).output().unwrap();

@@ -15,7 +15,7 @@ use banlieue_cluster::idp::{CROSS_CLIENT, DexConfig, MEDIATORE, OidcConfig, Pers
 use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool, conditions};
 use banlieue_identity::SubjectKey;
 use banlieue_tests::members;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Secret};
 use kube::api::{Patch, PatchParams};
 use light::{Fixture, HONEST, eventually, test};
 use reqwest::Client;
@@ -39,10 +39,16 @@ fn main() {
 
 async fn both(at: Fixture) {
     let world = World::start(at).await;
-    sessions_at_dex(&world).await;
+    let unused = sessions_at_dex(&world).await;
     println!("test sessions_at_dex ... ok");
     tokens_on_behalf(&world).await;
     println!("test tokens_on_behalf ... ok");
+    eventually("a session that no claim needs is deleted, and its lock after it", async || {
+        let lock = world.at.all::<Lease>().get_opt(&unused).await.unwrap();
+        lock.is_none() && world.secret(&unused).await.is_none()
+    })
+    .await;
+    println!("test unused_session ... ok");
 }
 
 struct Named(String);
@@ -178,7 +184,7 @@ impl World {
             let asking = self.setup.client.post(format!("{}/v1/claims", self.replicas[0].user)).bearer_auth(token);
             let response = asking.body(request.to_string()).send().await.unwrap();
             answer = (response.status().as_u16(), broker::body(response).await);
-            !matches!(answer.1["error"].as_str(), Some("pool_not_found" | "unknown_audience"))
+            !matches!(answer.1["error"].as_str(), Some("pool_not_found" | "unknown_audience" | "unavailable"))
         })
         .await;
         answer
@@ -250,7 +256,8 @@ impl World {
     }
 }
 
-async fn sessions_at_dex(world: &World) {
+/// Gives the name of a session whose only claim was released.
+async fn sessions_at_dex(world: &World) -> String {
     let (ada, scope) = (Person::ada(), format!("openid profile offline_access {CROSS_CLIENT}"));
     let login = async |person: &Person| {
         let tokens = world.dex.login("mediatore-cli", person, &scope).await.unwrap();
@@ -298,6 +305,15 @@ async fn sessions_at_dex(world: &World) {
     assert!(world.secret(&session).await.is_none(), "the session is deleted with its end");
     let logs = world.logs();
     assert!(logs.contains("upstream_refused") && !logs.contains(&refresh_token) && !logs.contains(&of_grace));
+
+    // A claim that is released in good order leaves its session to be deleted.
+    let (id_token, refresh_token) = login(&ada).await;
+    let (status, made) = world.post(&id_token, BY_SESSION, Some(&refresh_token)).await;
+    assert_eq!(status, 201, "{made}");
+    assert!(world.secret(&session).await.is_some());
+    let url = format!("{}/v1/claims/{}", world.replicas[1].user, made["name"].as_str().unwrap());
+    assert_eq!(world.setup.client.delete(url).bearer_auth(&id_token).send().await.unwrap().status(), 204);
+    session
 }
 
 async fn tokens_on_behalf(world: &World) {

@@ -11,12 +11,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use banlieue_cluster::idp::{MEDIATORE, OidcConfig, Person, Provider, SANDBOX_ACCESS};
-use banlieue_cluster::{Cluster, Identity, programs};
+use banlieue_cluster::{Cluster, Identity, Signal, programs};
 use banlieue_crds::{VirtualMachineClaim, VirtualMachinePool};
+use banlieue_identity::SubjectKey;
 use banlieue_supervisor::Spec;
-use kube::api::PostParams;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{ListParams, PostParams};
 use kube::core::NamespaceResourceScope;
-use kube::{Api, Resource};
+use kube::{Api, Resource, ResourceExt};
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -171,6 +173,25 @@ impl World {
         Self { cluster, entra, replicas, config: setup.config, client: setup.client }
     }
 
+    /// Starts one more replica, whose end disturbs nobody. Its configuration is everybody's, changed by `edit`.
+    pub async fn replica(&self, name: &str, edit: impl FnOnce(&mut Value)) -> String {
+        let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&self.config).unwrap()).unwrap();
+        edit(&mut config);
+        let config = PathBuf::from(write(&self.config.with_file_name(format!("{name}.yaml")), &config.to_string()));
+        let setup = Setup { config, client: self.client.clone() };
+        setup.start(&self.cluster, name).await.user
+    }
+
+    /// kill -9 of such a replica; returns when it is gone.
+    pub async fn kill(&self, name: &str) {
+        self.cluster.supervisor().stop(name, Signal::Kill, Duration::from_secs(60)).await.unwrap();
+    }
+
+    /// A request to any address.
+    pub fn ask_at(&self, url: &str, method: Method, path: &str, token: &str) -> RequestBuilder {
+        self.client.request(method, format!("{url}{path}")).bearer_auth(token)
+    }
+
     /// A person's token for mediatore.
     pub async fn person(&self, person: &Person) -> String {
         self.entra
@@ -267,6 +288,29 @@ impl World {
         let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         lines.filter(|line| line["claim_uid"] == claim_uid).collect()
     }
+}
+
+/// Claims of a subject.
+pub async fn claims_of(world: &World, id: &str) -> Vec<VirtualMachineClaim> {
+    let all = world.all::<VirtualMachineClaim>().list(&ListParams::default()).await.unwrap();
+    all.items.into_iter().filter(|claim| claim.spec.subject.id == id).collect()
+}
+
+/// Names of the slots that a person holds.
+pub async fn slots_of(world: &World, person: &Person) -> Vec<String> {
+    let key = SubjectKey::of(&world.entra.issuer, &person.id).to_string();
+    let all = world.all::<Lease>().list(&ListParams::default()).await.unwrap();
+    all.items.iter().map(ResourceExt::name_any).filter(|name| name.contains(&key)).collect()
+}
+
+/// Posts the reference's request and gives status and body.
+pub async fn post(world: &World, replica: usize, token: &str, key: Option<&str>, body_: &Value) -> (u16, Value) {
+    let mut asking = world.ask(replica, Method::POST, "/v1/claims", token).body(body_.to_string());
+    if let Some(key) = key {
+        asking = asking.header("Idempotency-Key", key);
+    }
+    let response = asking.send().await.unwrap();
+    (response.status().as_u16(), body(response).await)
 }
 
 /// The reference's request, on this pool.

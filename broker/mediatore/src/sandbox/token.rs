@@ -6,6 +6,7 @@ use std::{
 };
 
 use axum::{body::Body, extract::State, response::Response};
+use banlieue_crds::VirtualMachineClaim;
 use banlieue_protocol::names::Uid;
 use http::StatusCode;
 use jiff::Timestamp;
@@ -107,9 +108,7 @@ async fn give(broker: &Arc<Broker>, uid: &Uid, audience: &str) -> Result<Given, 
     }
     let moment = Timestamp::now();
     let now = moment.as_second();
-    let lent = tokio::time::timeout(READS, find::by_claim(broker, uid, now)).await.map_err(|_| {
-        Failure::new(Code::Unavailable, "the cluster does not answer in time; try again").because("cluster")
-    })??;
+    let lent = tokio::time::timeout(READS, find::by_claim(broker, uid, now)).await.map_err(|_| slow())??;
     let key = subject_key(&lent.claim);
     if broker.store.denied(&key).is_some() {
         return Err(Failure::new(Code::Forbidden, "an operator denied this subject").because("subject_denied"));
@@ -139,13 +138,16 @@ async fn give(broker: &Arc<Broker>, uid: &Uid, audience: &str) -> Result<Given, 
         }
         Backend::EntraObo => fetch(broker, &lent, configured).await?,
     };
-    // A release that was asked for while we read and signed: what was signed stays here.
+    // A provider may have taken its time, and watches lag: the claim itself has the last word.
+    let (namespace, name) = place(&lent.claim);
+    let last = tokio::time::timeout(READS, broker.cluster.claim(namespace, name)).await.map_err(|_| slow())??;
+    if !lives(last.as_ref(), uid) {
+        return Err(released());
+    }
+    // Looked at after that read: a release that this replica was asked for meanwhile is marked before it is written.
     if broker.releasing.contains(uid.as_str()) {
         // Whether it is over, the claim itself says once the release is written.
         return Err(Failure::new(Code::Unavailable, "this claim is being released").because("releasing"));
-    }
-    if broker.store.claim_of(uid.as_str()).is_none_or(|claim| lend::is_ending(&claim)) {
-        return Err(released());
     }
     let response = TokenResponse {
         access_token: made.token,
@@ -155,6 +157,16 @@ async fn give(broker: &Arc<Broker>, uid: &Uid, audience: &str) -> Result<Given, 
         subject: key.to_string(),
     };
     Ok(Given { response, backend: configured.backend.as_str(), token_id: made.id, lent })
+}
+
+/// Whether a claim that was read just now is this one, and nobody asked for its end. A release is answered once it is
+/// written, by whichever replica, so a read that begins after the answer shows it.
+fn lives(claim: Option<&VirtualMachineClaim>, uid: &Uid) -> bool {
+    claim.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid.as_str()) && !lend::is_ending(claim))
+}
+
+fn slow() -> Failure {
+    Failure::new(Code::Unavailable, "the cluster does not answer in time; try again").because("cluster")
 }
 
 fn released() -> Failure {
@@ -207,4 +219,32 @@ async fn fetch(broker: &Broker, lent: &find::Lent, audience: &Audience) -> Resul
     let ours = expiry(now, audience.max_ttl, lend::deadline(&lent.claim).unwrap_or_default()).ok_or_else(released)?;
     let theirs = tokens.expires_in.and_then(|seconds| now.checked_add(i64::try_from(seconds).ok()?));
     Ok(Made { token: tokens.access_token.reveal().to_owned(), expires: theirs.unwrap_or(now).min(ours), id: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use banlieue_crds::claim::ClaimPhase;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    #[test]
+    fn the_last_read_must_show_this_claim_alive() {
+        let uid = Uid::parse("0b7a3a3e-8a8f-4f0e-9a0b-0123456789ab").unwrap();
+        let (_, mut claim) = lend::tests::pair();
+        claim.metadata.uid = Some(uid.as_str().to_owned());
+        assert!(lives(Some(&claim), &uid));
+        assert!(!lives(None, &uid), "gone");
+        let mut again = claim.clone();
+        again.metadata.uid = Some("1b7a3a3e-8a8f-4f0e-9a0b-0123456789ab".to_owned());
+        assert!(!lives(Some(&again), &uid), "another claim of that name");
+        let mut deleted = claim.clone();
+        deleted.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        assert!(!lives(Some(&deleted), &uid), "its end was asked for");
+        for phase in [ClaimPhase::Releasing, ClaimPhase::Released, ClaimPhase::Failed] {
+            let mut ending = claim.clone();
+            ending.status.get_or_insert_default().phase = Some(phase);
+            assert!(!lives(Some(&ending), &uid), "{phase:?}");
+        }
+    }
 }
