@@ -25,6 +25,7 @@ use crate::{
         reload::Reloaded,
     },
     metrics::Metrics,
+    sandbox::polls::Polls,
     tokens::{backends::Upstreams, keys::SigningKeys},
 };
 
@@ -54,6 +55,10 @@ pub struct Broker {
     pub subject_rate: Rate<[u8; 32]>,
     /// Token requests of a claim.
     pub claim_rate: Rate<Uid>,
+    /// Requests of a member's guest.
+    pub member_rate: Rate<Uid>,
+    /// Guests that wait for news.
+    pub polls: Polls,
     /// SPIRE entries; nothing without SPIRE.
     pub entries: Option<Entries>,
     /// Claims whose release this replica was asked for: no token of theirs leaves it any more, whatever a read that

@@ -14,7 +14,7 @@ use banlieue_crds::{PoolMember, VirtualMachineClaim};
 use banlieue_protocol::names::{self, Cluster, Named, Namespace, SpiffeId, TrustDomain, Uid, Writer};
 use banlieue_spire::{
     Client,
-    entries::{Entry, NewEntry, is_of},
+    entries::{Created, Entry, NewEntry, is_of},
     sweep::{Plan, Record, plan},
 };
 use tokio_util::sync::CancellationToken;
@@ -30,6 +30,8 @@ const SVID_TTL: i32 = 300;
 const JAIL_UID: &str = "uid:20000";
 /// Pause between sweeps.
 const SWEEP: Duration = Duration::from_secs(20);
+/// Entries that one call deletes at most.
+const AT_ONCE: usize = 100;
 /// How long an entry must have had no living claim: longer than a watch lags.
 const MISSING_FOR: Duration = Duration::from_secs(30);
 
@@ -39,6 +41,9 @@ pub enum EntryError {
     /// Claim or member lack what an entry is made of.
     #[error("no entry can be made: {0}")]
     Incomplete(&'static str),
+    /// Somebody made one of the same meaning, which mediatore may not delete when the claim ends.
+    #[error("SPIRE has entry {0} for this claim's identity, which mediatore did not make: delete that entry")]
+    Foreign(String),
     /// SPIRE did not do it.
     #[error(transparent)]
     Spire(#[from] banlieue_spire::Error),
@@ -94,7 +99,13 @@ impl Entries {
     pub async fn make(&self, claim: &VirtualMachineClaim, member: &PoolMember) -> Result<SpiffeId, EntryError> {
         let entry = entry(&self.trust_domain, &self.cluster, claim, member)?;
         let made = self.client.create_entries(std::slice::from_ref(&entry)).await?;
-        made.into_iter().next().ok_or(EntryError::Incomplete("SPIRE gave no result"))??;
+        // The same identity, agent and selectors under another id; under ours it is the one that was made before.
+        if let Created::Existed(id) =
+            made.into_iter().next().ok_or(EntryError::Incomplete("SPIRE gave no result"))??
+            && id != entry.id
+        {
+            return Err(EntryError::Foreign(id));
+        }
         self.made.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.id);
         Ok(entry.spiffe_id)
     }
@@ -116,9 +127,14 @@ impl Entries {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
     }
 
-    /// This cluster's claim entries, all of them.
+    /// This cluster's claim entries, all of them. What was made before and is not among them was lost, and is no longer
+    /// taken to be there.
     async fn ours(&self) -> Result<Vec<(Entry, String)>, EntryError> {
+        let before = self.made.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let entries = self.client.list_entries().await?;
+        let listed: BTreeSet<&str> = entries.iter().map(|entry| entry.id.as_str()).collect();
+        let lost = |id: &String| before.contains(id) && !listed.contains(id.as_str());
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).retain(|id| !lost(id));
         Ok(entries
             .into_iter()
             .filter(|entry| is_of(&entry.id, &self.cluster, Writer::Mediatore))
@@ -217,10 +233,14 @@ async fn remove(broker: &Broker, entries: &Entries, missing: &mut BTreeMap<Strin
         .collect();
     match plan(&records, &living) {
         Plan::Remove(ids) => {
-            for id in ids {
-                let done = entries.client.delete_entries(std::slice::from_ref(&id)).await?;
-                done.into_iter().collect::<Result<Vec<()>, _>>()?;
-                broker.metrics.kept("entry_deleted");
+            for some in ids.chunks(AT_ONCE) {
+                for (id, done) in some.iter().zip(entries.client.delete_entries(some).await?) {
+                    match done {
+                        Ok(()) => broker.metrics.kept("entry_deleted"),
+                        // One that cannot be deleted keeps none of the others.
+                        Err(error) => tracing::warn!(entry = id, %error, "an entry is not deleted yet"),
+                    }
+                }
             }
         }
         Plan::Stop { surprising, of } => {

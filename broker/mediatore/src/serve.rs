@@ -24,7 +24,8 @@ use crate::{
         reload::{NewestCertificate, Reloaded},
     },
     metrics::Metrics,
-    operators, sandbox,
+    operators,
+    sandbox::{self, polls::Polls},
     tokens::{backends::Upstreams, keys::SigningKeys, sessions},
     user,
 };
@@ -101,6 +102,8 @@ pub async fn serve(config: Config, stop: CancellationToken) -> Result<()> {
         failure_rate: (!behind_proxy).then(|| Rate::new(limits.failures_per_minute, limits.failures_per_minute)),
         subject_rate: Rate::new(limits.subject_burst, limits.subject_per_minute),
         claim_rate: Rate::new(limits.claim_tokens_per_minute, limits.claim_tokens_per_minute),
+        member_rate: Rate::new(limits.member_requests_per_minute, limits.member_requests_per_minute),
+        polls: Polls::default(),
         entries,
         releasing: Releasing::default(),
         config,

@@ -218,6 +218,7 @@ impl Config {
         range("subject_burst", limits.subject_burst.into(), 1, 1_000_000);
         range("subject_per_minute", limits.subject_per_minute.into(), 1, 1_000_000);
         range("claim_tokens_per_minute", limits.claim_tokens_per_minute.into(), 1, 1_000_000);
+        range("member_requests_per_minute", limits.member_requests_per_minute.into(), 1, 1_000_000);
         range("agent_share_percent", limits.agent_share_percent.into(), 0, 100);
         range("poll_seconds", limits.poll_seconds, 1, 60);
         range("lease_seconds", limits.lease_seconds, 5, 3600);

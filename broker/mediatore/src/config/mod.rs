@@ -277,6 +277,8 @@ pub struct Limits {
     pub subject_per_minute: u32,
     /// Token requests per minute for one claim.
     pub claim_tokens_per_minute: u32,
+    /// Requests per minute of one member's guest; a long poll is one, however long it waits.
+    pub member_requests_per_minute: u32,
     /// Share of a person's claims that agents may hold, in percent.
     pub agent_share_percent: u32,
     /// Longest wait of a long poll, in seconds.
@@ -303,6 +305,7 @@ impl Default for Limits {
             subject_burst: 30,
             subject_per_minute: 120,
             claim_tokens_per_minute: 120,
+            member_requests_per_minute: 120,
             agent_share_percent: 50,
             poll_seconds: 30,
             lease_seconds: 120,

@@ -93,6 +93,7 @@ pub async fn get(State(broker): State<Arc<Broker>>, Guest(member): Guest, uri: U
     let longest = Duration::from_secs(wait.wait.min(broker.config.limits.poll_seconds));
     let until = tokio::time::Instant::now() + longest;
     let mut changes = broker.store.changes();
+    let poll = broker.polls.enter(&member);
     let outcome = loop {
         // Noted before asking: what changes from here on wakes the wait below.
         changes.mark_unchanged();
@@ -104,7 +105,7 @@ pub async fn get(State(broker): State<Arc<Broker>>, Guest(member): Guest, uri: U
             Ok(lent) => wait.claim.is_some() && wait.claim == lent.claim.metadata.uid,
             Err(failure) => failure.code == Code::NoClaim,
         };
-        if !wait_on || tokio::time::Instant::now() >= until {
+        if !wait_on || poll.is_over() || tokio::time::Instant::now() >= until {
             break outcome.and_then(|lent| me(&broker, &lent, now));
         }
         // Woken by every change in the namespaces; asked live only when this member may be concerned.
@@ -116,7 +117,11 @@ pub async fn get(State(broker): State<Arc<Broker>>, Guest(member): Guest, uri: U
                 }
             }
         };
-        let _ = tokio::time::timeout_at(until, news).await;
+        tokio::select! {
+            () = news => {}
+            () = poll.ended() => {}
+            () = tokio::time::sleep_until(until) => {}
+        }
     };
     let entry = Entry { member_uid: Some(member.as_str()), ..Entry::about("me", None) };
     match &outcome {

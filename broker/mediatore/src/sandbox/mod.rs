@@ -1,11 +1,13 @@
 //! The members' side: mutual TLS with SVIDs. Who is at the other end is what its certificate says, never what it sends.
 //!
 //! - [`peer`]: from a certificate to a member or a claim; - [`find`]: the live two-way check;
-//! - [`me`]: what a guest learns; - [`status`]: what it reports; - [`token`]: tokens for its workload.
+//! - [`me`]: what a guest learns, and [`polls`]: waiting for it; - [`status`]: what it reports;
+//! - [`token`]: tokens for its workload.
 
 pub mod find;
 pub mod me;
 pub mod peer;
+pub mod polls;
 pub mod status;
 pub mod token;
 

@@ -4,7 +4,10 @@
 //! made with, so each request looks at its end again: an identity that was revoked by not being renewed ends on time on
 //! open connections too.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Instant, SystemTime},
+};
 
 use axum::extract::FromRequestParts;
 use banlieue_protocol::names::{Named, TrustDomain, Uid, read_id};
@@ -56,6 +59,13 @@ pub fn named(der: &[u8], trust_domain: &TrustDomain, now: SystemTime) -> Result<
     read_id(trust_domain, uri).ok_or_else(unknown)
 }
 
+/// The answer to who asks more often than it may.
+#[must_use]
+pub fn too_often(seconds: u64) -> Failure {
+    let failure = Failure::new(Code::RateLimited, format!("too many requests; try again in {seconds} s"));
+    Failure { retry_after: Some(seconds), ..failure }
+}
+
 /// Whom a certificate does not show to be who a route is for has a line in the audit record, as on the callers' side.
 fn refused(parts: &Parts, broker: &Broker, failure: &Failure) {
     broker.audit.write(&Entry {
@@ -71,7 +81,13 @@ impl FromRequestParts<Arc<Broker>> for Guest {
 
     async fn from_request_parts(parts: &mut Parts, broker: &Arc<Broker>) -> Result<Self, Failure> {
         let guest = match who(parts, &broker.config.trust_domain, SystemTime::now()) {
-            Ok(Named::Node(member)) => Ok(Self(member)),
+            Ok(Named::Node(member)) => {
+                // Neither refused nor recorded as somebody wrong: it is who it says, and asks too often.
+                if let Err(seconds) = broker.member_rate.take(member.clone(), Instant::now()) {
+                    return Err(too_often(seconds));
+                }
+                Ok(Self(member))
+            }
             Ok(_) => Err(Failure::new(Code::Forbidden, "this route is for guest agents, with their node SVID")),
             Err(failure) => Err(failure),
         };

@@ -23,7 +23,7 @@ use super::{find, peer::Guest};
 use crate::{
     audit::Entry,
     broker::Broker,
-    claims::lend,
+    claims::{cluster::place as place_of, lend},
     entries::{Entries, EntryError},
     http::{
         answer::{Code, Failure},
@@ -69,6 +69,9 @@ pub fn after(before: &WorkloadStatus, report: &Report, now: Timestamp) -> Result
         if hex.len() != 64 || !hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(bad("image_digest: must be sha256: and 64 hexadecimal digits"));
         }
+        if before.image_digest.as_ref().is_some_and(|known| known != digest) {
+            return Err(bad("image_digest: another one was reported before, and a workload has one image"));
+        }
         after.image_digest = Some(digest.clone());
     }
     if report.exit_code.is_some() && !matches!(report.workload_state, Some(Reported::Finished | Reported::Failed)) {
@@ -83,16 +86,31 @@ pub fn after(before: &WorkloadStatus, report: &Report, now: Timestamp) -> Result
         if !over && state != WorkloadState::Pending && after.latched_at.is_none() {
             return Err(bad("workload_state: nothing is begun before the member is latched"));
         }
+        // A report that was overtaken takes nothing back.
+        if place(state) < before.state.map_or(0, place) {
+            return Ok(after);
+        }
         after.state = Some(state);
         if state == WorkloadState::Running && after.started_at.is_none() {
             after.started_at = stamp();
         }
         if matches!(state, WorkloadState::Finished | WorkloadState::Failed) {
             after.finished_at = after.finished_at.or_else(stamp);
-            after.exit_code = after.exit_code.or(report.exit_code);
+            after.exit_code = if over { before.exit_code } else { report.exit_code };
         }
     }
     Ok(after)
+}
+
+/// Which state comes after which.
+fn place(state: WorkloadState) -> u8 {
+    match state {
+        WorkloadState::Pending => 0,
+        WorkloadState::Pulling => 1,
+        WorkloadState::Unpacking => 2,
+        WorkloadState::Running => 3,
+        WorkloadState::Finished | WorkloadState::Failed => 4,
+    }
 }
 
 /// `POST /v1/me/status`.
@@ -164,6 +182,13 @@ fn running(status: &mut VirtualMachineClaimStatus, claim: &VirtualMachineClaim, 
     conditions::set(&mut status.conditions, condition);
 }
 
+/// Whether a claim is still there and not ending, read at this moment.
+async fn lives(broker: &Broker, claim: &VirtualMachineClaim) -> Result<bool, Failure> {
+    let (namespace, name) = place_of(claim);
+    let now = broker.cluster.claim(namespace, name).await?;
+    Ok(now.is_some_and(|now| now.metadata.uid == claim.metadata.uid && !lend::is_ending(&now)))
+}
+
 /// Makes the entry of a latched and granted claim, and says so on the claim.
 ///
 /// # Errors
@@ -187,6 +212,16 @@ pub async fn identify(
         Failure::new(Code::Unavailable, "SPIRE does not make the identity now; try again").because("spire")
     })?;
     broker.metrics.kept("entry_made");
+    // The claim may have ended since it was read, and who deletes entries of ending claims may have looked before this
+    // one was made: then it is deleted here.
+    if !lives(broker, claim).await? {
+        if let Some(uid) = claim.metadata.uid.as_deref().and_then(|uid| Uid::parse(uid).ok())
+            && let Err(error) = entries.delete(&uid).await
+        {
+            tracing::warn!(claim = uid.as_str(), %error, "an entry is not deleted yet");
+        }
+        return Err(Failure::new(Code::Released, "this claim is over; power off"));
+    }
     let mut status = claim.status.clone().unwrap_or_default();
     if status.spiffe_id.as_deref() == Some(id.as_str()) {
         return Ok(());
@@ -238,6 +273,27 @@ mod tests {
         assert!(after(&over, &rerun, now()).is_err());
         let other = Report { exit_code: Some(0), ..end };
         assert_eq!(after(&over, &other, now()).unwrap().exit_code, Some(3), "the first word counts");
+    }
+
+    #[test]
+    fn nothing_is_taken_back() {
+        let says = |state| Report { workload_state: Some(state), ..Default::default() };
+        let mut status = latched();
+        let order = [Reported::Pending, Reported::Pulling, Reported::Unpacking, Reported::Running];
+        for (at, state) in order.into_iter().enumerate() {
+            status = after(&status, &says(state), now()).unwrap();
+            for earlier in &order[..at] {
+                assert_eq!(after(&status, &says(*earlier), now()).unwrap(), status, "{earlier:?} after {state:?}");
+            }
+        }
+        let image =
+            |digit: &str| Report { image_digest: Some(format!("sha256:{}", digit.repeat(64))), ..Default::default() };
+        let known = after(&status, &image("a"), now()).unwrap();
+        assert_eq!(after(&known, &image("a"), now()).unwrap(), known);
+        assert!(after(&known, &image("b"), now()).is_err(), "a workload has one image");
+        let over = after(&known, &says(Reported::Finished), now()).unwrap();
+        let late = Report { exit_code: Some(7), ..says(Reported::Finished) };
+        assert_eq!(after(&over, &late, now()).unwrap(), over, "its end was told without a code");
     }
 
     #[test]

@@ -12,7 +12,10 @@ use http::StatusCode;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{find, peer::Workload};
+use super::{
+    find,
+    peer::{Workload, too_often},
+};
 use crate::{
     audit::Entry,
     broker::Broker,
@@ -103,8 +106,7 @@ struct Given {
 
 async fn give(broker: &Arc<Broker>, uid: &Uid, audience: &str) -> Result<Given, Failure> {
     if let Err(seconds) = broker.claim_rate.take(uid.clone(), Instant::now()) {
-        let failure = Failure::new(Code::RateLimited, format!("too many requests; try again in {seconds} s"));
-        return Err(Failure { retry_after: Some(seconds), ..failure });
+        return Err(too_often(seconds));
     }
     let moment = Timestamp::now();
     let now = moment.as_second();
