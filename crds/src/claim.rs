@@ -1,6 +1,6 @@
 //! `VirtualMachineClaim`: somebody's wish for one member, its acknowledgement, its deadline and its end.
 
-use crate::schema::Rule;
+use crate::rule::Rule;
 use crate::shared::{Address, NameRef, ObjectRef, Timestamp, condition_list};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -232,6 +232,15 @@ impl ClaimPhase {
     /// Whether the phase never changes again.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Released | Self::Failed)
+    }
+
+    /// Where a claim ends for this reason: Released for ends that were wanted, Failed for the rest.
+    pub fn ended_by(reason: ClaimReason) -> Self {
+        use ClaimReason::{Expired, PoolDeleted, Released, WorkloadFinished};
+        match reason {
+            Released | Expired | WorkloadFinished | PoolDeleted => Self::Released,
+            _ => Self::Failed,
+        }
     }
 }
 

@@ -222,18 +222,6 @@ words! {
     }
 }
 
-impl ClaimReason {
-    /// The terminal phase that belongs to this reason: Released for ends that were wanted, Failed for the rest.
-    pub fn terminal_phase(self) -> crate::claim::ClaimPhase {
-        match self {
-            Self::Released | Self::Expired | Self::WorkloadFinished | Self::PoolDeleted => {
-                crate::claim::ClaimPhase::Released
-            }
-            _ => crate::claim::ClaimPhase::Failed,
-        }
-    }
-}
-
 /// Status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {

@@ -25,6 +25,7 @@ pub mod pool;
 pub mod received;
 pub mod reference;
 pub mod report;
+pub mod rule;
 pub mod schema;
 mod shared;
 

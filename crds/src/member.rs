@@ -1,7 +1,7 @@
 //! `PoolMember`: one virtual machine's place in a pool, from its first plan to its verified end. The unit of truth.
 
 use crate::conditions::{self, MemberCondition};
-use crate::schema::Rule;
+use crate::rule::Rule;
 use crate::shared::{Address, ObjectRef, Timestamp, condition_list};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff;

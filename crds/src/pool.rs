@@ -1,6 +1,6 @@
 //! `VirtualMachinePool`: what a pool's members look like, how many are kept warm, and who may claim them.
 
-use crate::schema::Rule;
+use crate::rule::Rule;
 use crate::shared::NameRef;
 use kube::CustomResource;
 use schemars::JsonSchema;

@@ -91,7 +91,7 @@ fn kind(out: &mut String, crd: &CustomResourceDefinition) {
 }
 
 /// The CEL rules of a kind.
-pub(crate) fn rules(kind: &str) -> &'static [crate::schema::Rule] {
+pub(crate) fn rules(kind: &str) -> &'static [crate::rule::Rule] {
     match kind {
         "VirtualMachinePool" => pool::RULES,
         "PoolMember" => member::RULES,

@@ -1,6 +1,6 @@
 //! `EndorsementReport`: the host side says which endorsement key it plugged into which instance.
 
-use crate::schema::Rule;
+use crate::rule::Rule;
 use crate::shared::Timestamp;
 use kube::CustomResource;
 use schemars::JsonSchema;

@@ -2,74 +2,11 @@
 //!
 //! `VirtualMachinePool::crd()` and its kin give the derived schema alone; what is installed comes from [`crds`].
 
+use crate::rule::Rule;
 use crate::{claim, member, pool, report};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
-
-/// One CEL rule that the API server checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// Dotted path of the object that the rule sees as `self`; empty for the whole object.
-    pub at: &'static str,
-    /// Path below `at` that the error points to, with a leading dot, or empty.
-    pub field: &'static str,
-    /// What is checked.
-    pub check: Check,
-    /// What the person reads: what is wrong and what to change.
-    pub message: &'static str,
-}
-
-/// What a rule checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Check {
-    /// An expression of its own.
-    Cel(&'static str),
-    /// The field, which is always there, never changes after creation.
-    Immutable,
-    /// The field, once there, is never changed or removed, nor is anything above it removed. Such a rule stands on an
-    /// object that is always there: one on an optional field sees neither its addition nor its removal.
-    WriteOnce,
-}
-
-impl Rule {
-    /// A rule of its own.
-    pub const fn new(at: &'static str, field: &'static str, cel: &'static str, message: &'static str) -> Self {
-        Self { at, field, check: Check::Cel(cel), message }
-    }
-
-    /// `field` never changes.
-    pub const fn immutable(at: &'static str, field: &'static str, message: &'static str) -> Self {
-        Self { at, field, check: Check::Immutable, message }
-    }
-
-    /// `field` is set once.
-    pub const fn write_once(at: &'static str, field: &'static str, message: &'static str) -> Self {
-        Self { at, field, check: Check::WriteOnce, message }
-    }
-
-    /// Dotted path of the field from the object's root.
-    pub fn path(&self) -> String {
-        format!("{}{}", self.at, self.field).trim_start_matches('.').to_owned()
-    }
-
-    /// The expression in CEL.
-    pub fn expression(&self) -> String {
-        let field = self.field;
-        match self.check {
-            Check::Cel(expression) => expression.to_owned(),
-            Check::Immutable => format!("self{field} == oldSelf{field}"),
-            Check::WriteOnce => {
-                // `.a.b` -> `.a`, `.a.b`: every step on the way may be absent.
-                let ends = field.match_indices('.').map(|(at, _)| at).skip(1).chain([field.len()]);
-                let steps: Vec<&str> = ends.filter_map(|end| field.get(..end)).collect();
-                let before: Vec<String> = steps.iter().map(|step| format!("!has(oldSelf{step})")).collect();
-                let still: Vec<String> = steps.iter().map(|step| format!("has(self{step})")).collect();
-                format!("{} || ({} && self{field} == oldSelf{field})", before.join(" || "), still.join(" && "))
-            }
-        }
-    }
-}
 
 /// Why a schema could not be made. These are defects of this crate, found by its tests.
 #[derive(Debug, thiserror::Error)]
@@ -148,23 +85,5 @@ fn strict(schema: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(strict),
         _ => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn write_once_looks_at_every_step_of_the_way() {
-        let once = |at, field| Rule::write_once(at, field, "").expression();
-        assert_eq!(once("spec", ".a"), "!has(oldSelf.a) || (has(self.a) && self.a == oldSelf.a)");
-        assert_eq!(
-            once("", ".s.e.d"),
-            "!has(oldSelf.s) || !has(oldSelf.s.e) || !has(oldSelf.s.e.d) || \
-             (has(self.s) && has(self.s.e) && has(self.s.e.d) && self.s.e.d == oldSelf.s.e.d)"
-        );
-        assert_eq!(Rule::immutable("spec", "", "").expression(), "self == oldSelf");
-        assert_eq!(Rule::write_once("", ".status.x", "").path(), "status.x");
     }
 }

@@ -162,7 +162,7 @@ impl Controller {
                 return Ok(());
             }
         }
-        let phase = reason.terminal_phase();
+        let phase = ClaimPhase::ended_by(reason);
         let conditions = if forced {
             let text = "an operator asked not to wait: the member was not verified gone".to_owned();
             with(claim, [(ClaimCondition::Destroyed, false, "ForceReleased", text)], now)

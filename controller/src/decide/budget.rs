@@ -100,7 +100,7 @@ fn proved_at(member: &MemberSnapshot, tuning: &Tuning) -> Option<Timestamp> {
     let outlived = ready_at(member).filter(|_| lives).map(|ready| plus(ready, tuning.proof_of_life));
     let status = member.claim.as_deref().and_then(|claim| claim.status.clone()).unwrap_or_default();
     let heard = status.workload.and_then(|workload| workload.latched_at).map(|at| at.0);
-    let wanted = status.termination_reason.is_some_and(|reason| reason.terminal_phase() == ClaimPhase::Released);
+    let wanted = status.termination_reason.is_some_and(|reason| ClaimPhase::ended_by(reason) == ClaimPhase::Released);
     let ended = status.bound_at.map(|at| at.0).filter(|_| wanted && member.is_bound());
     [outlived, heard, ended].into_iter().flatten().min()
 }

@@ -1,6 +1,6 @@
 //! Which fields may change when. The CEL rules enforce it; the reference says it.
 
-use crate::schema::Check;
+use crate::rule::Check;
 use std::fmt;
 
 /// When a field may change.
