@@ -1,7 +1,8 @@
 //! Our namespaces, and what the charts install.
 
-use banlieue_crds::names::labels;
+use banlieue_crds::names::{accounts, labels};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -38,7 +39,45 @@ pub(crate) async fn pool_namespace(admin: &Client, name: &str) -> Result<()> {
         .and(Manifests::parse("manifests/people.yaml", include_str!("../manifests/people.yaml"))?)
         .within(name)
         .apply(admin)
-        .await
+        .await?;
+    rights_count(admin, name).await
+}
+
+/// The API server learns of new bindings from a watch of its own; until then it forbids what they allow.
+async fn rights_count(admin: &Client, namespace: &str) -> Result<()> {
+    let programs = [accounts::CONTROLLER, accounts::ATTESTOR, accounts::ATTESTOR_CONTROLLER, accounts::MEDIATORE];
+    let users = programs.map(|account| SubjectAccessReviewSpec {
+        user: Some(accounts::username(accounts::SYSTEM_NAMESPACE, account)),
+        resource_attributes: Some(getting(namespace, "poolmembers")),
+        ..SubjectAccessReviewSpec::default()
+    });
+    let groups = ["banlieue:pool-authors", "banlieue:operators", "banlieue:claimants"];
+    let people = groups.map(|group| SubjectAccessReviewSpec {
+        groups: Some(vec![group.to_owned()]),
+        resource_attributes: Some(getting(namespace, "virtualmachineclaims")),
+        ..SubjectAccessReviewSpec::default()
+    });
+    let reviews: Api<SubjectAccessReview> = Api::all(admin.clone());
+    for spec in users.into_iter().chain(people) {
+        let who = spec.user.clone().or_else(|| spec.groups.as_ref()?.first().cloned()).unwrap_or_default();
+        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+        until(&format!("the rights of {who} in {namespace} count"), async || {
+            let answer = reviews.create(&PostParams::default(), &review).await;
+            answer.is_ok_and(|answer| answer.status.is_some_and(|status| status.allowed))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+fn getting(namespace: &str, resource: &str) -> ResourceAttributes {
+    ResourceAttributes {
+        group: Some("banlieue.io".to_owned()),
+        namespace: Some(namespace.to_owned()),
+        resource: Some(resource.to_owned()),
+        verb: Some("get".to_owned()),
+        ..ResourceAttributes::default()
+    }
 }
 
 /// Lets the policies know the people of the token file.
