@@ -99,7 +99,7 @@ fn every_policy_is_bound_and_denies() {
     let chart = chart();
     let of = |kind: &str| chart.iter().filter(|it| it.kind() == kind).collect::<Vec<_>>();
     let policies = of("ValidatingAdmissionPolicy");
-    assert_eq!(policies.len(), 7);
+    assert_eq!(policies.len(), 8);
     for policy in policies {
         let at = policy.name();
         assert_eq!(policy.object["spec"]["failurePolicy"], "Fail", "{at}");
