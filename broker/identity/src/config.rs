@@ -185,13 +185,6 @@ impl Issuer {
         std::iter::once(self.client_id.as_str()).chain(self.audience.as_deref())
     }
 
-    /// Where the discovery document is (OpenID Connect Discovery 1.0, section 4): a slash at the end of the issuer
-    /// goes before the well-known path is appended.
-    #[must_use]
-    pub fn discovery_url(&self) -> String {
-        format!("{}/.well-known/openid-configuration", self.url.strip_suffix('/').unwrap_or(&self.url))
-    }
-
     /// Everything that is wrong with this entry, each as a sentence that starts with its key.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {

@@ -144,6 +144,13 @@ pub fn client(ca_file: Option<&Path>, timeout: Duration) -> Result<Client, Failu
         .map_err(|error| fail(&chain(&error)))
 }
 
+/// Where the discovery document is (OpenID Connect Discovery 1.0, section 4): a slash at the end of the issuer goes before
+/// the well-known path is appended.
+#[must_use]
+pub fn url(issuer: &str) -> String {
+    format!("{}/.well-known/openid-configuration", issuer.strip_suffix('/').unwrap_or(issuer))
+}
+
 /// The discovery document of an issuer.
 ///
 /// # Errors

@@ -34,9 +34,7 @@ const ACCESS_TOKEN_CLAIMS: &[&str] = &["scp", "scope", "client_id", "appid"];
 /// # Errors
 /// The first reason that stands against it.
 pub fn accept(issuer: &Issuer, keys: &KeySet, token: Unverified<'_>, now: SystemTime) -> Result<Caller, Refusal> {
-    let algorithm = token.algorithm(issuer)?;
-    let key = keys.key(token.kid()?, algorithm)?;
-    judge(issuer, &token.verify(key, algorithm)?, now)
+    judge(issuer, &token.verified_by(keys, &issuer.name, &issuer.algorithms)?, now)
 }
 
 /// Who sends this token, under its issuer's entry, at this time.

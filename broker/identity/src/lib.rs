@@ -1,6 +1,6 @@
 //! Who calls: from a bearer token to a [`Caller`], or to a [`Refusal`] that says why not.
 //!
-//! Nothing here knows Kubernetes or SPIRE. Only [`discovery`] speaks HTTP and only [`fetch`] reads a clock; everything
+//! Nothing here knows Kubernetes or SPIRE. Only [`discovery`] speaks HTTP and only [`provider`] reads a clock; everything
 //! else is a pure function of its arguments.
 //!
 //! - [`subject`]: the subject key and the username, the one place that derives either.
@@ -9,7 +9,8 @@
 //! - [`token`]: a compact JWS taken apart, strictly; a signature checked. - [`keys`]: an issuer's key set, bounded.
 //! - [`judge`](mod@judge): a verified token against its issuer's entry.
 //! - [`discovery`]: the provider's documents over TLS. - `cache`: when to fetch, when to wait, when to refuse.
-//! - [`fetch`]: all of it together, [`Issuers`].
+//! - [`provider`]: one provider with what is held of it, for whoever verifies its tokens, downstream services too.
+//! - [`issuers`]: all of it together, [`Issuers`].
 //!
 //! ```no_run
 //! # async fn example(issuers: Vec<banlieue_identity::Issuer>, header: Option<&str>) -> Result<(), Box<dyn std::error::Error>> {
@@ -26,17 +27,20 @@ pub mod caller;
 mod claims;
 pub mod config;
 pub mod discovery;
-pub mod fetch;
+pub mod issuers;
 pub mod judge;
 pub mod keys;
+pub mod provider;
 pub mod refusal;
 pub mod subject;
 pub mod token;
 
+pub use cache::Limits;
 pub use caller::{Caller, Path};
 pub use config::{Accepts, Algorithm, Apps, Issuer, Require};
-pub use fetch::{Issuers, Limits, SetupError, Status};
+pub use issuers::{Issuers, SetupError};
 pub use judge::{accept, judge};
+pub use provider::{Provider, Status};
 pub use refusal::{Code, Refusal, RefusalReason};
 pub use subject::SubjectKey;
 pub use token::bearer;

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::config::{Algorithm, Issuer};
-use crate::keys::Key;
+use crate::config::Algorithm;
+use crate::keys::{Key, KeySet};
 use crate::refusal::{Refusal, RefusalReason, malformed, shown};
 
 /// The longest token that is looked at, in bytes.
@@ -111,13 +111,13 @@ impl<'a> Unverified<'a> {
             .ok_or_else(|| malformed("the token has no `iss` that is a string"))
     }
 
-    /// The algorithm, when the issuer entry lists it.
+    /// The algorithm, when it is one of these; `issuer` is what messages call the issuer.
     ///
     /// # Errors
     /// `algorithm_not_allowed`.
-    pub fn algorithm(&self, issuer: &Issuer) -> Result<Algorithm, Refusal> {
-        Algorithm::of(&self.header.alg).filter(|algorithm| issuer.algorithms.contains(algorithm)).ok_or_else(|| {
-            let detail = format!("tokens of issuer {} may not be signed with {}", issuer.name, shown(&self.header.alg));
+    pub fn algorithm(&self, issuer: &str, allowed: &[Algorithm]) -> Result<Algorithm, Refusal> {
+        Algorithm::of(&self.header.alg).filter(|algorithm| allowed.contains(algorithm)).ok_or_else(|| {
+            let detail = format!("tokens of issuer {issuer} may not be signed with {}", shown(&self.header.alg));
             Refusal::new(RefusalReason::AlgorithmNotAllowed, detail)
         })
     }
@@ -137,6 +137,16 @@ impl<'a> Unverified<'a> {
             }
             Some(kid) => Ok(kid),
         }
+    }
+
+    /// Checks the signature by the key of this set that the token names.
+    ///
+    /// # Errors
+    /// As [`Self::algorithm`], [`Self::kid`], [`KeySet::key`] and [`Self::verify`].
+    pub fn verified_by(self, keys: &KeySet, issuer: &str, allowed: &[Algorithm]) -> Result<Verified, Refusal> {
+        let algorithm = self.algorithm(issuer, allowed)?;
+        let key = keys.key(self.kid()?, algorithm)?;
+        self.verify(key, algorithm)
     }
 
     /// Checks the signature.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // a test ends at what it did not expect
 
 use banlieue_identity::config::problems;
+use banlieue_identity::discovery::url;
 use banlieue_identity::{Accepts, Algorithm, Issuer, Issuers};
 
 const GOOD: &str = "name: idp\nurl: https://idp.example/\nclient_id: mediatore\naccepts: id_token\nclients: [cli]\n";
@@ -18,9 +19,9 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((issuer.subject_claim.as_str(), issuer.display_claim.as_str()), ("sub", "preferred_username"));
     assert_eq!((issuer.audience(), issuer.accepts), ("mediatore", Accepts::IdToken));
     assert!(issuer.peers.is_empty() && !issuer.apps.allowed && issuer.require.scope.is_none());
-    assert_eq!(issuer.discovery_url(), "https://idp.example/.well-known/openid-configuration");
+    assert_eq!(url(&issuer.url), "https://idp.example/.well-known/openid-configuration");
     let bare = Issuer { url: "https://idp.example/a/b".to_owned(), ..issuer };
-    assert_eq!(bare.discovery_url(), "https://idp.example/a/b/.well-known/openid-configuration");
+    assert_eq!(url(&bare.url), "https://idp.example/a/b/.well-known/openid-configuration");
     assert_eq!(read(&serde_saphyr::to_string(&bare).unwrap()), bare, "written and read again");
 }
 
