@@ -5,29 +5,26 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // a test with a `main` of its own
 
 mod broker;
+mod guest;
 mod inside;
 mod light;
-
-use std::sync::Arc;
-use std::time::Duration;
 
 use banlieue_cluster::idp::{OidcConfig, Person, Provider, SANDBOX_ACCESS};
 use banlieue_crds::{VirtualMachineClaim, VirtualMachinePool};
 use banlieue_identity::SubjectKey;
+use guest::{Sandbox, told};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use light::{Fixture, HONEST, eventually, test};
-use reqwest::{Client, Method};
+use reqwest::Method;
 use serde_json::{Value, json};
-use spiffe::x509_source::SvidPicker;
-use spiffe::{X509Source, X509Svid};
 
 fn main() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match inside::role() {
         Some(role) => tokio::runtime::Runtime::new()
             .unwrap()
-            .block_on(async { if role == "racer" { race().await } else { play(&role).await } }),
+            .block_on(async { if role == "racer" { race().await } else { guest::play().await } }),
         None => {
             test(from_login_to_token);
             println!("test mediatore_sandbox ... ok");
@@ -35,74 +32,14 @@ fn main() {
     }
 }
 
-struct Named(String);
-
-impl SvidPicker for Named {
-    fn pick_svid(&self, svids: &[Arc<X509Svid>]) -> Option<usize> {
-        svids.iter().position(|svid| svid.spiffe_id().path() == self.0)
-    }
-}
-
-fn told(name: &str) -> String {
-    std::env::var(name).unwrap()
-}
-
-/// A client with the SVID of `path`, for which mediatore is only who has mediatore's SPIFFE id.
-async fn client(path: &str) -> Client {
-    let place = inside::Place::ours();
-    let source = X509Source::builder()
-        .endpoint(&place.workload_api)
-        .picker(Named(path.to_owned()))
-        .initial_sync_timeout(Duration::from_secs(120))
-        .build()
-        .await
-        .unwrap();
-    let only = spiffe_rustls::authorizer::exact([format!("spiffe://{}/mediatore", place.trust_domain)]).unwrap();
-    let tls = spiffe_rustls::mtls_client(source).authorize(only).build().unwrap();
-    Client::builder().tls_backend_preconfigured(tls).timeout(Duration::from_secs(120)).build().unwrap()
-}
-
-/// Status and body of one request to the sandbox side.
-async fn ask(client: &Client, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
-    let mut request = client.request(method, format!("https://{}{path}", told("SANDBOX")));
-    if let Some(body) = body {
-        request = request.body(body.to_string());
-    }
-    let response = request.send().await.unwrap();
-    let status = response.status().as_u16();
-    let text = response.text().await.unwrap();
-    (status, serde_json::from_str(&text).unwrap_or(Value::Null))
-}
-
-/// One request, as `METHOD path body`; the answer must have this status, and its body is printed.
-async fn play(role: &str) {
-    let client = client(&told("IDENTITY")).await;
-    let body = std::env::var("BODY").ok().map(|body| serde_json::from_str(&body).unwrap());
-    let method: Method = told("METHOD").parse().unwrap();
-    let expected: u16 = told("STATUS").parse().unwrap();
-    // What mediatore's watches show may be a little old.
-    let mut last = (0, Value::Null);
-    for _ in 0..600 {
-        last = ask(&client, method.clone(), &told("ROUTE"), body.clone()).await;
-        if last.0 == expected {
-            std::fs::write(told("ANSWER"), last.1.to_string()).unwrap();
-            return;
-        }
-        assert!(matches!(last.0, 404 | 429 | 503), "{role}: {last:?}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    panic!("{role}: {last:?}");
-}
-
 /// Asks for tokens until the claim is over. A request that began after the release was answered gets none.
 async fn race() {
-    let client = client(&told("IDENTITY")).await;
-    let body: Value = serde_json::from_str(&told("BODY")).unwrap();
+    let client = guest::client(&told("IDENTITY")).await;
     let (begun, released) = (told("BEGUN"), told("RELEASED"));
     let mut tokens = 0;
     for _ in 0..100_000 {
         let late = std::path::Path::new(&released).exists();
-        let (status, said) = ask(&client, Method::POST, "/v1/token", Some(body.clone())).await;
+        let (status, said) = guest::ask(&client, Method::POST, "/v1/token", Some(told("BODY"))).await;
         match status {
             200 if !late => {
                 tokens += 1;
@@ -124,32 +61,6 @@ async fn race() {
     panic!("it was never refused");
 }
 
-struct Sandbox<'a> {
-    at: &'a Fixture,
-    address: String,
-}
-
-impl Sandbox<'_> {
-    async fn ask(&self, role: &str, identity: &str, route: (&str, &str), body: Option<Value>, status: u16) -> Value {
-        let answer = self.at.cluster.dir().join(format!("answer-{role}"));
-        let (status, answer_path) = (status.to_string(), answer.display().to_string());
-        let text = body.map(|body| body.to_string());
-        let mut told = vec![
-            ("SANDBOX", self.address.as_str()),
-            ("IDENTITY", identity),
-            ("METHOD", route.0),
-            ("ROUTE", route.1),
-            ("STATUS", &status),
-            ("ANSWER", &answer_path),
-        ];
-        if let Some(text) = &text {
-            told.push(("BODY", text));
-        }
-        inside::run(self.at.cluster, role, &told).await;
-        serde_json::from_str(&std::fs::read_to_string(answer).unwrap()).unwrap()
-    }
-}
-
 async fn from_login_to_token(at: Fixture) {
     let entra: Provider = at.cluster.start_oidc(OidcConfig::entra()).await.unwrap();
     let spire = at.cluster.spire().unwrap();
@@ -163,7 +74,7 @@ async fn from_login_to_token(at: Fixture) {
     });
     let setup = broker::Setup::new(at.cluster, &entra, &[&at.namespace], more);
     let listening = setup.start(at.cluster, "mediatore").await;
-    let sandbox = Sandbox { at: &at, address: listening.sandbox.unwrap() };
+    let sandbox = Sandbox { cluster: at.cluster, address: listening.sandbox.unwrap() };
     let other = setup.start(at.cluster, "mediatore-other").await.sandbox.unwrap();
 
     at.pool("p", HONEST).await;
@@ -175,9 +86,9 @@ async fn from_login_to_token(at: Fixture) {
     eventually("it is warm", async || at.condition(&member, "Ready").await.is_some_and(|c| c.status == "True")).await;
     let node = format!("/banlieue/node/{}", member.uid().unwrap());
     inside::admit(at.cluster, &node, &[]);
-    let early = sandbox.ask("early", &node, ("GET", "/v1/me"), None, 404).await;
+    let early = sandbox.ask(&node, ("GET", "/v1/me"), None, 404).await;
     assert_eq!(early["error"], "no_claim");
-    let wrong = sandbox.ask("wrong", &node, ("POST", "/v1/token"), Some(json!({ "audience": "x" })), 403).await;
+    let wrong = sandbox.ask(&node, ("POST", "/v1/token"), Some(json!({ "audience": "x" })), 403).await;
     assert_eq!(wrong["error"], "forbidden", "a node SVID gets no token");
 
     let ada = Person::ada();
@@ -196,7 +107,7 @@ async fn from_login_to_token(at: Fixture) {
     let (name, uid) = (made["name"].as_str().unwrap(), made["uid"].as_str().unwrap());
 
     let key = SubjectKey::of(&entra.issuer, &ada.id);
-    let me = sandbox.ask("guest", &node, ("GET", "/v1/me?wait=30"), None, 200).await;
+    let me = sandbox.ask(&node, ("GET", "/v1/me?wait=30"), None, 200).await;
     assert_eq!((&me["claim_uid"], &me["subject"]), (&json!(uid), &json!(key.to_string())));
     assert_eq!(me["username"], key.username());
     assert_eq!(me["egress"], json!([{ "name": "trading.example", "port": 443 }]));
@@ -205,10 +116,10 @@ async fn from_login_to_token(at: Fixture) {
     let workload = format!("/banlieue/claim/{uid}");
     inside::admit(at.cluster, &workload, &[]);
     let audience = |audience: &str| Some(json!({ "audience": audience }));
-    let before = sandbox.ask("hasty", &workload, ("POST", "/v1/token"), audience("api://trading-data"), 403).await;
+    let before = sandbox.ask(&workload, ("POST", "/v1/token"), audience("api://trading-data"), 403).await;
     assert_eq!(before["error"], "forbidden", "no token before the latch");
     let running = json!({ "latched": true, "workload_state": "running" });
-    sandbox.ask("latch", &node, ("POST", "/v1/me/status"), Some(running), 204).await;
+    sandbox.ask(&node, ("POST", "/v1/me/status"), Some(running), 204).await;
     let claims = at.all::<VirtualMachineClaim>();
     eventually("the identity is reported", async || {
         claims.get(name).await.unwrap().status.unwrap().spiffe_id.is_some_and(|id| id.ends_with(&workload))
@@ -219,16 +130,16 @@ async fn from_login_to_token(at: Fixture) {
     let shown = at.spire(&["entry", "show", "-entryID", &entry]).await;
     assert!(shown.contains(&format!("unix:user:{}", key.username())) && shown.contains("unix:uid:20000"), "{shown}");
 
-    let token = sandbox.ask("workload", &workload, ("POST", "/v1/token"), audience("api://trading-data"), 200).await;
+    let token = sandbox.ask(&workload, ("POST", "/v1/token"), audience("api://trading-data"), 200).await;
     let (_, said) = banlieue_cluster::idp::decode(token["access_token"].as_str().unwrap()).unwrap();
     assert_eq!((&said["aud"], &said["sub"]), (&json!("api://trading-data"), &json!(key.to_string())));
     assert!(said["act"]["sub"].as_str().unwrap().ends_with(&workload), "{said}");
     assert_eq!(said["upstream_sub"], ada.id.as_str());
     for other in ["api://people-only", "api://nobody"] {
-        let refused = sandbox.ask("greedy", &workload, ("POST", "/v1/token"), audience(other), 400).await;
+        let refused = sandbox.ask(&workload, ("POST", "/v1/token"), audience(other), 400).await;
         assert_eq!(refused["error"], "unknown_audience", "{other}");
     }
-    let wrong = sandbox.ask("curious", &workload, ("GET", "/v1/me"), None, 403).await;
+    let wrong = sandbox.ask(&workload, ("GET", "/v1/me"), None, 403).await;
     assert_eq!(wrong["error"], "forbidden", "a claim SVID learns nothing");
     eventually("both wrong identities are in the audit record", async || {
         let record = std::fs::read_to_string(setup.config.with_file_name("audit.jsonl")).unwrap();
@@ -262,7 +173,7 @@ async fn from_login_to_token(at: Fixture) {
         std::fs::write(&released, "").unwrap();
     };
     tokio::join!(inside::run(at.cluster, "racer", &told), releasing);
-    let late = sandbox.ask("late", &workload, ("POST", "/v1/token"), audience("api://trading-data"), 410).await;
+    let late = sandbox.ask(&workload, ("POST", "/v1/token"), audience("api://trading-data"), 410).await;
     assert_eq!(late["error"], "released");
     eventually("its entry is gone", async || {
         let shown = at.spire(&["entry", "show", "-spiffeID", &identity]).await;

@@ -5,23 +5,19 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // a test with a `main` of its own
 
 mod broker;
+mod guest;
 mod inside;
 mod light;
-
-use std::sync::Arc;
-use std::time::Duration;
 
 use banlieue_cluster::idp::{CROSS_CLIENT, DexConfig, MEDIATORE, OidcConfig, Person, Provider, SANDBOX_ACCESS};
 use banlieue_crds::{PoolMember, VirtualMachineClaim, VirtualMachinePool, conditions};
 use banlieue_identity::SubjectKey;
 use banlieue_tests::members;
+use guest::Sandbox;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Secret};
 use kube::api::{Patch, PatchParams};
 use light::{Fixture, HONEST, eventually, test};
-use reqwest::Client;
 use serde_json::{Value, json};
-use spiffe::x509_source::SvidPicker;
-use spiffe::{X509Source, X509Svid};
 
 /// Rests on a session at Dex.
 const BY_SESSION: &str = "api://by-session";
@@ -31,7 +27,7 @@ const ON_BEHALF: &str = "api://on-behalf";
 fn main() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     if inside::role().is_some() {
-        tokio::runtime::Runtime::new().unwrap().block_on(play());
+        tokio::runtime::Runtime::new().unwrap().block_on(guest::play());
         return;
     }
     test(both);
@@ -49,54 +45,6 @@ async fn both(at: Fixture) {
     })
     .await;
     println!("test unused_session ... ok");
-}
-
-struct Named(String);
-
-impl SvidPicker for Named {
-    fn pick_svid(&self, svids: &[Arc<X509Svid>]) -> Option<usize> {
-        svids.iter().position(|svid| svid.spiffe_id().path() == self.0)
-    }
-}
-
-fn told(name: &str) -> String {
-    std::env::var(name).unwrap()
-}
-
-/// Sends the same request so many times at once, as one identity. Repeated until every answer has the status that is
-/// waited for; only 404 and 503 mean that it is too early. The last answer is written down.
-async fn play() {
-    let place = inside::Place::ours();
-    let source = X509Source::builder()
-        .endpoint(&place.workload_api)
-        .picker(Named(told("IDENTITY")))
-        .initial_sync_timeout(Duration::from_secs(120))
-        .build()
-        .await
-        .unwrap();
-    let only = spiffe_rustls::authorizer::exact([format!("spiffe://{}/mediatore", place.trust_domain)]).unwrap();
-    let tls = spiffe_rustls::mtls_client(source).authorize(only).build().unwrap();
-    let client = Client::builder().tls_backend_preconfigured(tls).timeout(Duration::from_secs(120)).build().unwrap();
-    let (expected, times): (u16, usize) = (told("STATUS").parse().unwrap(), told("TIMES").parse().unwrap());
-    for _ in 0..600 {
-        let ask = async || {
-            let request = client.post(format!("https://{}{}", told("SANDBOX"), told("ROUTE"))).body(told("BODY"));
-            let response = request.send().await.unwrap();
-            let status = response.status().as_u16();
-            let body = response.text().await.unwrap();
-            (status, serde_json::from_str::<Value>(&body).unwrap_or(Value::Null))
-        };
-        let answers = futures::future::join_all((0..times).map(|_| ask())).await;
-        if answers.iter().all(|(status, _)| *status == expected) {
-            std::fs::write(told("ANSWER"), answers[0].1.to_string()).unwrap();
-            return;
-        }
-        for (status, body) in answers {
-            assert!(status == expected || matches!(status, 404 | 503), "{status} {body}");
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    panic!("never {expected}");
 }
 
 /// mediatore beside both providers, and a pool.
@@ -190,27 +138,13 @@ impl World {
         answer
     }
 
-    /// Plays a process inside, which sends `body` to a route of a replica's sandbox side.
-    async fn ask(&self, replica: usize, as_: &str, route: &str, body: Value, times: usize, status: u16) -> Value {
-        let role = format!("{replica}-{}", as_.replace('/', "-"));
-        let answer = self.at.cluster.dir().join(format!("answer-{role}"));
-        let (status, times, body) = (status.to_string(), times.to_string(), body.to_string());
-        let told = [
-            ("SANDBOX", self.replicas[replica].sandbox.as_deref().unwrap()),
-            ("IDENTITY", as_),
-            ("ROUTE", route),
-            ("STATUS", status.as_str()),
-            ("TIMES", times.as_str()),
-            ("BODY", body.as_str()),
-            ("ANSWER", answer.to_str().unwrap()),
-        ];
-        inside::run(self.at.cluster, &role, &told).await;
-        let text = std::fs::read_to_string(answer).unwrap();
-        serde_json::from_str(&text).unwrap_or(Value::Null)
+    fn sandbox(&self, replica: usize) -> Sandbox<'_> {
+        Sandbox { cluster: self.at.cluster, address: self.replicas[replica].sandbox.clone().unwrap() }
     }
 
     async fn token(&self, replica: usize, lent: &Lent, audience: &str, times: usize, status: u16) -> Value {
-        self.ask(replica, &lent.workload, "/v1/token", json!({ "audience": audience }), times, status).await
+        let body = Some(json!({ "audience": audience }));
+        self.sandbox(replica).ask_often(&lent.workload, ("POST", "/v1/token"), body, times, status).await
     }
 
     async fn claim(&self, name: &str) -> Option<VirtualMachineClaim> {
@@ -229,8 +163,7 @@ impl World {
         .await;
         let node = format!("/banlieue/node/{}", member.unwrap().uid);
         inside::admit(self.at.cluster, &node, &[]);
-        let running = json!({ "latched": true, "workload_state": "running" });
-        self.ask(0, &node, "/v1/me/status", running, 1, 204).await;
+        self.sandbox(0).latch(&node).await;
         let workload = format!("/banlieue/claim/{uid}");
         eventually("the identity is reported", async || {
             let claim = self.claim(&name).await.unwrap();

@@ -54,7 +54,7 @@ async fn serve(config: Config) -> Result<()> {
     let tls = RustlsConfig::from_pem_file(&config.certificate_file, &config.key_file)
         .await
         .with_context(|| format!("certificate_file {} and key_file", config.certificate_file.display()))?;
-    // A WebSocket begins in HTTP/1.1.
+    // A WebSocket begins in HTTP/1.1. The server is told by ALPN alone: its own setting for it allows no upgrades.
     let mut only = tls.get_inner().as_ref().clone();
     only.alpn_protocols = vec![b"http/1.1".to_vec()];
     let stop = CancellationToken::new();
@@ -66,7 +66,6 @@ async fn serve(config: Config) -> Result<()> {
     });
     let handle = axum_server::Handle::new();
     let server = axum_server::bind_rustls(config.address, RustlsConfig::from_config(Arc::new(only)))
-        .http1_only()
         .first_request_timeout(FIRST)
         .handle(handle.clone());
     tokio::spawn(async move {

@@ -53,6 +53,15 @@ impl Cluster {
         &self.identities.endpoint.url
     }
 
+    /// A port on 127.0.0.1 that no other cluster is given, for a program of a test that has to say beforehand where it
+    /// will listen.
+    ///
+    /// # Errors
+    /// When none is free.
+    pub fn port(&self) -> Result<u16> {
+        self.processes.ports.take()
+    }
+
     /// The log of a component.
     #[must_use]
     pub fn log(&self, component: &str) -> PathBuf {

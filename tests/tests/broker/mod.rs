@@ -15,6 +15,8 @@ use banlieue_cluster::{Cluster, Identity, Signal, programs};
 use banlieue_crds::{VirtualMachineClaim, VirtualMachinePool};
 use banlieue_identity::SubjectKey;
 use banlieue_supervisor::Spec;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, PostParams};
 use kube::core::NamespaceResourceScope;
@@ -115,6 +117,50 @@ impl Setup {
         let root = reqwest::Certificate::from_pem(certificate.pem().as_bytes()).unwrap();
         let client = Client::builder().tls_certs_only([root]).timeout(Duration::from_secs(120)).build().unwrap();
         Self { config, client }
+    }
+
+    /// Changes the configuration before anybody reads it.
+    pub fn edit(&self, edit: impl FnOnce(&mut Value)) {
+        let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&self.config).unwrap()).unwrap();
+        edit(&mut config);
+        std::fs::write(&self.config, config.to_string()).unwrap();
+    }
+
+    fn signing_file(&self) -> PathBuf {
+        self.config.with_file_name("sts.pem")
+    }
+
+    /// A token of mediatore's with other claims, under mediatore's own key: for what only the claims show.
+    pub fn forge(&self, token: &str, edit: impl FnOnce(&mut Value)) -> String {
+        let (header, mut claims) = banlieue_cluster::idp::decode(token).unwrap();
+        edit(&mut claims);
+        self.sign(&header, &claims)
+    }
+
+    /// The same token, as if by another key of mediatore's.
+    pub fn forge_with_kid(&self, token: &str, kid: &str) -> String {
+        let (mut header, claims) = banlieue_cluster::idp::decode(token).unwrap();
+        header["kid"] = json!(kid);
+        self.sign(&header, &claims)
+    }
+
+    fn sign(&self, header: &Value, claims: &Value) -> String {
+        use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+        let pem = std::fs::read(self.signing_file()).unwrap();
+        let key: rustls::pki_types::PrivatePkcs8KeyDer<'_> =
+            rustls::pki_types::pem::PemObject::from_pem_slice(&pem).unwrap();
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, key.secret_pkcs8_der()).unwrap();
+        let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let signed = format!("{}.{}", part(header), part(claims));
+        let signature = pair.sign(&aws_lc_rs::rand::SystemRandom::new(), signed.as_bytes()).unwrap();
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+
+    /// Writes another key into the file of the one that signs.
+    pub fn rotate_signing_key(&self) {
+        let next = self.signing_file().with_extension("next");
+        std::fs::write(&next, rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
+        std::fs::rename(next, self.signing_file()).unwrap();
     }
 
     /// Starts a replica under mediatore's own service account, from the place that SPIRE knows it by.
