@@ -88,6 +88,8 @@ async fn from_login_to_token(at: Fixture) {
     inside::admit(at.cluster, &node, &[]);
     let early = sandbox.ask(&node, ("GET", "/v1/me"), None, 404).await;
     assert_eq!(early["error"], "no_claim");
+    let document = sandbox.ask(&node, ("GET", "/openapi.json"), None, 200).await;
+    assert_eq!(document["paths"]["/v1/token"]["post"]["security"], json!([{ "svid": [] }]));
     let wrong = sandbox.ask(&node, ("POST", "/v1/token"), Some(json!({ "audience": "x" })), 403).await;
     assert_eq!(wrong["error"], "forbidden", "a node SVID gets no token");
 

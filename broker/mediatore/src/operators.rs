@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{Router, response::IntoResponse, response::Response};
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{HeaderValue, Method, header};
 use prometheus_client::registry::Registry;
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     http::{
         answer::{Code, Failure},
         guard::guarded,
-        route::{Described, Routes, Success, refuse_the_rest},
+        route::{Described, Routes, refuse_the_rest},
     },
     user::discovery,
 };
@@ -23,17 +23,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 fn described(path: &'static str, id: &'static str, summary: &'static str) -> Described {
-    Described {
-        method: Method::GET,
-        path,
-        id,
-        summary,
-        bearer: false,
-        request: None,
-        parameters: Vec::new(),
-        success: Success { status: StatusCode::OK, schema: None, description: "Done" },
-        errors: &[Code::Unavailable],
-    }
+    Described { errors: &[Code::Unavailable], ..Described::new(Method::GET, path, id, summary) }
 }
 
 /// The router of the operators' side.

@@ -1,6 +1,6 @@
 //! The schema of a template's VirtualMachineInstanceSpec, written out to its last field.
 //!
-//! It is what the controller's allow-list lets pass (`controller/src/decide/template.rs`), with bounds, and the fields
+//! It is what the controller's allow-list lets pass (`controller/src/decide/template/`), with bounds, and the fields
 //! that people try most: those are known here only so that the controller can refuse them by name, and what they hold is
 //! dropped. All else the API server drops, and tells clients that ask for strict validation, as kubectl does. Nothing is
 //! kept unseen, for an object of any depth or size would reach every reader of pools. There are no defaults here: a

@@ -8,13 +8,14 @@
 //!   [`seats`]: how many there may be;
 //! - [`reload`]: files that are read again when they change;
 //! - [`rate`]: how often somebody may ask;
-//! - [`route`]: the table that both the router and the OpenAPI document are made from.
+//! - [`route`]: the table that both the router and the [`openapi`] document are made from.
 
 pub mod answer;
 pub mod body;
 pub mod connection;
 pub mod guard;
 pub mod listen;
+pub mod openapi;
 pub mod rate;
 pub mod reload;
 pub mod route;

@@ -24,6 +24,17 @@ pub struct Success {
     pub description: &'static str,
 }
 
+/// What a caller must show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Nothing: anyone who can connect.
+    Anyone,
+    /// A bearer token.
+    Bearer,
+    /// An SVID of its kind, by mutual TLS.
+    Svid,
+}
+
 /// One route, as documented.
 #[derive(Clone)]
 pub struct Described {
@@ -35,8 +46,8 @@ pub struct Described {
     pub id: &'static str,
     /// One sentence.
     pub summary: &'static str,
-    /// Whether it asks for a bearer token.
-    pub bearer: bool,
+    /// Who may ask.
+    pub who: Who,
     /// Schema of its body.
     pub request: Option<&'static str>,
     /// Further parameters, as OpenAPI has them.
@@ -45,6 +56,38 @@ pub struct Described {
     pub success: Success,
     /// Which errors it answers, besides those that any route may.
     pub errors: &'static [Code],
+}
+
+impl Described {
+    /// A route that answers 200 without a body of its own, for anyone; what differs is said by whoever describes it.
+    #[must_use]
+    pub fn new(method: Method, path: &'static str, id: &'static str, summary: &'static str) -> Self {
+        Self {
+            method,
+            path,
+            id,
+            summary,
+            who: Who::Anyone,
+            request: None,
+            parameters: Vec::new(),
+            success: Success { status: StatusCode::OK, schema: None, description: "Done" },
+            errors: &[],
+        }
+    }
+}
+
+impl Success {
+    /// 200 with a body of this schema.
+    #[must_use]
+    pub fn ok(schema: &'static str, description: &'static str) -> Self {
+        Self { status: StatusCode::OK, schema: Some(schema), description }
+    }
+
+    /// 204.
+    #[must_use]
+    pub fn empty(description: &'static str) -> Self {
+        Self { status: StatusCode::NO_CONTENT, schema: None, description }
+    }
 }
 
 /// Routes with what is said of them.

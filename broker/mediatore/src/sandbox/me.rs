@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use axum::{extract::State, response::Response};
 use banlieue_protocol::names::Uid;
 use http::{StatusCode, Uri};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{find, peer::Guest};
@@ -41,7 +42,7 @@ impl Wait {
 }
 
 /// What a member is lent for.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Me {
     /// `metadata.uid` of the claim.
     pub claim_uid: String,
@@ -66,7 +67,7 @@ pub struct Me {
 }
 
 /// One place that may be reached.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Endpoint {
     /// Host name.
     pub name: String,
@@ -75,7 +76,7 @@ pub struct Endpoint {
 }
 
 /// How to reach the registry.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Registry {
     /// PEM of an additional root, or null.
     pub ca: Option<String>,

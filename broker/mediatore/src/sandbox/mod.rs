@@ -2,10 +2,11 @@
 //!
 //! - [`peer`]: from a certificate to a member or a claim; - [`find`]: the live two-way check;
 //! - [`me`]: what a guest learns, and [`polls`]: waiting for it; - [`status`]: what it reports;
-//! - [`token`]: tokens for its workload.
+//! - [`token`]: tokens for its workload; - [`openapi`]: the document, from the same table as the router (pure).
 
 pub mod find;
 pub mod me;
+pub mod openapi;
 pub mod peer;
 pub mod polls;
 pub mod status;
@@ -14,41 +15,110 @@ pub mod token;
 use std::{sync::Arc, time::Duration};
 
 use axum::Router;
-use http::{Method, StatusCode};
+use http::Method;
+use serde_json::{Value, json};
 
 use crate::{
     broker::Broker,
     http::{
         answer::Code,
         guard::guarded,
-        route::{Described, Routes, Success, refuse_the_rest},
+        route::{Described, Routes, Success, Who, refuse_the_rest},
     },
     user::discovery,
 };
 
-fn described(method: Method, path: &'static str, id: &'static str, summary: &'static str) -> Described {
-    Described {
-        method,
-        path,
-        id,
-        summary,
-        bearer: false,
-        request: None,
-        parameters: Vec::new(),
-        success: Success { status: StatusCode::OK, schema: None, description: "Done" },
-        errors: &[Code::Unavailable],
-    }
+/// Errors of every route that asks for an SVID.
+macro_rules! with_svid {
+    ($($code:ident),* $(,)?) => {
+        &[
+            Code::Unauthorized,
+            Code::Forbidden,
+            Code::NoClaim,
+            Code::Released,
+            Code::MemberRevoked,
+            Code::RateLimited,
+            Code::Unavailable,
+            $(Code::$code),*
+        ]
+    };
 }
 
-/// Every route of the sandbox side.
+fn described(method: Method, path: &'static str, id: &'static str, summary: &'static str) -> Described {
+    Described { who: Who::Svid, ..Described::new(method, path, id, summary) }
+}
+
+/// Every route of the sandbox side. A connection needs an SVID of the trust domain, whichever route is asked.
 #[must_use]
 pub fn routes() -> Routes<Arc<Broker>> {
+    let query = |name: &str, description: &str, schema: Value| json!({ "name": name, "in": "query", "required": false, "description": description, "schema": schema });
+    let probe = |path, id, summary| Described { who: Who::Svid, ..Described::new(Method::GET, path, id, summary) };
     Routes::new()
-        .with(described(Method::GET, "/v1/me", "getMe", "What a guest's member is lent for."), me::get)
-        .with(described(Method::POST, "/v1/me/status", "postStatus", "What a guest says of itself."), status::post)
-        .with(described(Method::POST, "/v1/token", "postToken", "One token for one audience."), token::post)
-        .with(described(Method::GET, "/healthz", "getHealth", "Whether mediatore runs."), discovery::healthz)
-        .with(described(Method::GET, "/readyz", "getReadiness", "Whether it can do its work."), discovery::readyz)
+        .with(
+            Described {
+                parameters: vec![
+                    query(
+                        "wait",
+                        "Seconds to wait for news: for a claim, or, with `claim`, for that claim's end.",
+                        json!({ "type": "integer", "minimum": 0 }),
+                    ),
+                    query(
+                        "claim",
+                        "Uid of the claim that the guest knows already.",
+                        json!({ "type": "string", "format": "uuid" }),
+                    ),
+                ],
+                success: Success::ok("Me", "What the member is lent for"),
+                errors: with_svid![InvalidRequest],
+                ..described(Method::GET, "/v1/me", "getMe", "What a guest's member is lent for. With its node SVID.")
+            },
+            me::get,
+        )
+        .with(
+            Described {
+                request: Some("Report"),
+                success: Success::empty("It is written on the claim"),
+                errors: with_svid![InvalidRequest, RequestTimeout, PayloadTooLarge],
+                ..described(
+                    Method::POST,
+                    "/v1/me/status",
+                    "postStatus",
+                    "What a guest says of itself. With its node SVID.",
+                )
+            },
+            status::post,
+        )
+        .with(
+            Described {
+                request: Some("TokenRequest"),
+                success: Success::ok("TokenResponse", "The token"),
+                errors: with_svid![InvalidRequest, UnknownAudience, RequestTimeout, PayloadTooLarge],
+                ..described(Method::POST, "/v1/token", "postToken", "One token for one audience. With a claim SVID.")
+            },
+            token::post,
+        )
+        .with(
+            Described {
+                success: Success::ok("OpenApi", "This document"),
+                ..probe("/openapi.json", "getOpenApi", "This document.")
+            },
+            openapi::get,
+        )
+        .with(
+            Described {
+                success: Success::ok("Health", "It runs"),
+                ..probe("/healthz", "getHealth", "Whether mediatore runs.")
+            },
+            discovery::healthz,
+        )
+        .with(
+            Described {
+                success: Success::ok("Health", "It can do its work"),
+                errors: &[Code::Unavailable],
+                ..probe("/readyz", "getReadiness", "Whether it can do its work.")
+            },
+            discovery::readyz,
+        )
 }
 
 /// The router of the sandbox side.

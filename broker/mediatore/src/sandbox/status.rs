@@ -17,6 +17,7 @@ use banlieue_protocol::names::Uid;
 use http::StatusCode;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{find, peer::Guest};
@@ -36,7 +37,7 @@ use crate::{
 const ATTEMPTS: usize = 5;
 
 /// What a guest reports. What is left out is left as it is.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
     /// That it is marked as used, in its TPM. Never taken back.
@@ -50,6 +51,7 @@ pub struct Report {
     pub exit_code: Option<i32>,
     /// Digest of the image that runs, `sha256:…`.
     #[serde(default)]
+    #[schemars(regex(pattern = "^sha256:[0-9a-f]{64}$"))]
     pub image_digest: Option<String>,
 }
 

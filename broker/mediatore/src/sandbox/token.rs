@@ -10,6 +10,7 @@ use banlieue_crds::VirtualMachineClaim;
 use banlieue_protocol::names::Uid;
 use http::StatusCode;
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -36,7 +37,7 @@ use crate::{
 const READS: Duration = Duration::from_secs(5);
 
 /// What a workload asks for.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
     /// One audience of its claim.
@@ -44,7 +45,7 @@ pub struct TokenRequest {
 }
 
 /// The token.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct TokenResponse {
     /// The token itself.
     pub access_token: String,

@@ -6,10 +6,12 @@ use axum::{extract::State, response::Response};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::wire::Health;
 use crate::{
     broker::Broker,
-    http::answer::{self, Code, Failure},
+    http::{
+        answer::{self, Code, Failure},
+        openapi::Health,
+    },
 };
 
 /// How long a verifier may keep the keys, in seconds: well below the time that a new key is published before it signs.

@@ -24,7 +24,7 @@ use crate::{
     http::{
         answer::Code,
         guard::guarded,
-        route::{Described, Routes, Success, refuse_the_rest},
+        route::{Described, Routes, Success, Who, refuse_the_rest},
     },
 };
 
@@ -36,21 +36,7 @@ macro_rules! with_bearer {
 }
 
 fn described(method: Method, path: &'static str, id: &'static str, summary: &'static str) -> Described {
-    Described {
-        method,
-        path,
-        id,
-        summary,
-        bearer: true,
-        request: None,
-        parameters: Vec::new(),
-        success: Success { status: StatusCode::OK, schema: None, description: "Done" },
-        errors: &[],
-    }
-}
-
-fn ok(schema: &'static str, description: &'static str) -> Success {
-    Success { status: StatusCode::OK, schema: Some(schema), description }
+    Described { who: Who::Bearer, ..Described::new(method, path, id, summary) }
 }
 
 /// Every route of the user side.
@@ -62,7 +48,7 @@ pub fn routes() -> Routes<Arc<Broker>> {
             "schema": { "type": "string", "maxLength": 253 },
         })]
     };
-    let open = |path, id, summary| Described { bearer: false, ..described(Method::GET, path, id, summary) };
+    let open = |path, id, summary| Described::new(Method::GET, path, id, summary);
     Routes::new()
         .with(
             Described {
@@ -99,7 +85,7 @@ pub fn routes() -> Routes<Arc<Broker>> {
         )
         .with(
             Described {
-                success: ok("ClaimList", "The caller's claims"),
+                success: Success::ok("ClaimList", "The caller's claims"),
                 errors: with_bearer![],
                 ..described(Method::GET, "/v1/claims", "listClaims", "Lists the caller's claims.")
             },
@@ -108,7 +94,7 @@ pub fn routes() -> Routes<Arc<Broker>> {
         .with(
             Described {
                 parameters: claim_name(),
-                success: ok("ClaimResponse", "The claim"),
+                success: Success::ok("ClaimResponse", "The claim"),
                 errors: with_bearer![NotFound],
                 ..described(Method::GET, "/v1/claims/{name}", "getClaim", "Shows how far a claim is. Never its output.")
             },
@@ -117,11 +103,7 @@ pub fn routes() -> Routes<Arc<Broker>> {
         .with(
             Described {
                 parameters: claim_name(),
-                success: Success {
-                    status: StatusCode::NO_CONTENT,
-                    schema: None,
-                    description: "It is being released; 404 once it is gone",
-                },
+                success: Success::empty("It is being released; 404 once it is gone"),
                 errors: with_bearer![NotFound],
                 ..described(Method::DELETE, "/v1/claims/{name}", "releaseClaim", "Releases a claim.")
             },
@@ -129,7 +111,7 @@ pub fn routes() -> Routes<Arc<Broker>> {
         )
         .with(
             Described {
-                success: ok("PoolList", "Pools that the caller may claim from"),
+                success: Success::ok("PoolList", "Pools that the caller may claim from"),
                 errors: with_bearer![],
                 ..described(Method::GET, "/v1/pools", "listPools", "Lists pools, with their warm members.")
             },
@@ -137,7 +119,7 @@ pub fn routes() -> Routes<Arc<Broker>> {
         )
         .with(
             Described {
-                success: ok("JsonWebKeySet", "The keys"),
+                success: Success::ok("JsonWebKeySet", "The keys"),
                 errors: &[Code::NotFound],
                 ..open("/.well-known/jwks.json", "getKeys", "Keys of the tokens that mediatore signs.")
             },
@@ -145,7 +127,7 @@ pub fn routes() -> Routes<Arc<Broker>> {
         )
         .with(
             Described {
-                success: ok("IssuerMetadata", "The issuer"),
+                success: Success::ok("IssuerMetadata", "The issuer"),
                 errors: &[Code::NotFound],
                 ..open("/.well-known/openid-configuration", "getIssuer", "Issuer of the tokens that mediatore signs.")
             },
@@ -153,18 +135,21 @@ pub fn routes() -> Routes<Arc<Broker>> {
         )
         .with(
             Described {
-                success: ok("OpenApi", "This document"),
+                success: Success::ok("OpenApi", "This document"),
                 ..open("/openapi.json", "getOpenApi", "This document.")
             },
             openapi::get,
         )
         .with(
-            Described { success: ok("Health", "It runs"), ..open("/healthz", "getHealth", "Whether mediatore runs.") },
+            Described {
+                success: Success::ok("Health", "It runs"),
+                ..open("/healthz", "getHealth", "Whether mediatore runs.")
+            },
             discovery::healthz,
         )
         .with(
             Described {
-                success: ok("Health", "It can do its work"),
+                success: Success::ok("Health", "It can do its work"),
                 errors: &[Code::Unavailable],
                 ..open("/readyz", "getReadiness", "Whether mediatore can do its work.")
             },
