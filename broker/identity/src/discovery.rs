@@ -185,11 +185,11 @@ fn check_keys_url(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The body of a GET, at most this long; read no further than that, whatever its length is said to be.
+/// The body of a GET, at most this long.
 async fn get(client: &Client, url: &str, most: usize) -> Result<Vec<u8>, Failure> {
     let unreachable = |error: reqwest::Error| Failure::Unreachable(chain(&error.without_url()));
     let parsed = Url::parse(url).map_err(|error| Failure::Discovery(format!("{}: {error}", shown(url))))?;
-    let mut response = client.get(parsed).header("accept", "application/json").send().await.map_err(unreachable)?;
+    let response = client.get(parsed).header("accept", "application/json").send().await.map_err(unreachable)?;
     let status = response.status();
     if status.is_redirection() {
         return Err(Failure::Redirect { url: url.to_owned() });
@@ -197,14 +197,35 @@ async fn get(client: &Client, url: &str, most: usize) -> Result<Vec<u8>, Failure
     if status != StatusCode::OK {
         return Err(Failure::Status { url: url.to_owned(), status: status.as_u16() });
     }
-    let too_large = || Failure::TooLarge { url: url.to_owned(), most };
+    body(response, most).await.map_err(|error| match error {
+        BodyError::Broken(what) => Failure::Unreachable(what),
+        BodyError::TooLarge => Failure::TooLarge { url: url.to_owned(), most },
+    })
+}
+
+/// Why there is no whole body.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    /// The connection ended, or the time did.
+    #[error("the answer did not arrive: {0}")]
+    Broken(String),
+    /// More bytes than are read.
+    #[error("the answer is too long")]
+    TooLarge,
+}
+
+/// The body of an answer, at most this long; read no further than that, whatever its length is said to be.
+///
+/// # Errors
+/// [`BodyError`].
+pub async fn body(mut response: reqwest::Response, most: usize) -> Result<Vec<u8>, BodyError> {
     if response.content_length().is_some_and(|length| length > most as u64) {
-        return Err(too_large());
+        return Err(BodyError::TooLarge);
     }
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+    while let Some(chunk) = response.chunk().await.map_err(|error| BodyError::Broken(chain(&error.without_url())))? {
         if body.len() + chunk.len() > most {
-            return Err(too_large());
+            return Err(BodyError::TooLarge);
         }
         body.extend_from_slice(&chunk);
     }
@@ -212,7 +233,8 @@ async fn get(client: &Client, url: &str, most: usize) -> Result<Vec<u8>, Failure
 }
 
 /// An error with its sources: reqwest says only "error sending request" by itself.
-fn chain(error: &dyn std::error::Error) -> String {
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

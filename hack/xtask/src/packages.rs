@@ -16,6 +16,8 @@ pub enum Purpose {
     Build,
     /// The measured image and the machines that boot it.
     Machines,
+    /// What tests do as a person would.
+    Tests,
     /// npm, where no other one is in the PATH.
     Npm,
 }
@@ -45,6 +47,7 @@ const PACKAGES: &[(&str, &str, Purpose)] = &[
     ("zstd", "/usr/bin/zstd", Purpose::Machines),
     ("busybox-static", "/bin/busybox", Purpose::Machines),
     ("iproute2", "/usr/sbin/ip", Purpose::Machines),
+    ("curl", "/usr/bin/curl", Purpose::Tests),
     ("npm", NPM, Purpose::Npm),
 ];
 

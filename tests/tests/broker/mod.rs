@@ -28,6 +28,8 @@ use tokio::sync::OnceCell;
 
 /// Where pools and claims of these tests are.
 pub const NAMESPACE: &str = "sandboxes";
+/// What the reference calls mediatore.
+pub const NAME: &str = "mediatore.sandbox.example";
 /// What the reference calls its image.
 pub const IMAGE: &str = "registry.internal:5000/sandbox/claude:latest";
 
@@ -75,7 +77,7 @@ impl Setup {
         let folder = cluster.dir().join("mediatore");
         std::fs::create_dir_all(&folder).unwrap();
         let pair = rcgen::KeyPair::generate().unwrap();
-        let parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned(), NAME.to_owned()]).unwrap();
         let certificate = parameters.self_signed(&pair).unwrap();
         let sealing = write(&folder.join("sealing"), &"5e".repeat(32));
         let signing = write(&folder.join("sts.pem"), &rcgen::KeyPair::generate().unwrap().serialize_pem());
@@ -286,32 +288,7 @@ impl World {
     /// Makes a pool that lends weightless members.
     pub async fn pool(&self, warm: u32, max: u32, limit: u32) -> String {
         let name = format!("p{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let pool: VirtualMachinePool = serde_json::from_value(json!({
-            "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachinePool",
-            "metadata": { "name": name, "annotations": { "banlieue.io/allow-unattested": "true" } },
-            "spec": {
-                "warmReplicas": warm, "maxReplicas": max, "maxSurge": 2,
-                "template": { "kubeVirt": { "spec": {
-                    "nodeSelector": { "banlieue.io/node-weight": "weightless" },
-                    "domain": {
-                        "cpu": { "cores": 1 }, "memory": { "guest": "32Mi" },
-                        "devices": {
-                            "disks": [{ "name": "image", "disk": { "bus": "virtio" } }],
-                            "interfaces": [{ "name": "default", "masquerade": {} }],
-                            "rng": {},
-                        },
-                    },
-                    "networks": [{ "name": "default", "pod": {} }],
-                    "volumes": [{ "name": "image", "containerDisk": { "image": "registry.local/banlieue/guest:dev" } }],
-                } } },
-                "attestation": { "mode": "None" },
-                "claimPolicy": {
-                    "allowedImages": ["registry.internal:5000/sandbox/*"], "maxTtlSeconds": 7200,
-                    "maxClaimsPerSubject": limit, "allowedAudiences": ["api://trading-data", "api://people-only"],
-                },
-            },
-        }))
-        .unwrap();
+        let pool = weightless_pool(&name, warm, max, limit);
         self.all::<VirtualMachinePool>().create(&PostParams::default(), &pool).await.unwrap();
         for replica in 0..self.replicas.len() {
             eventually(&format!("every replica sees pool {name}"), async || {
@@ -334,6 +311,36 @@ impl World {
         let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         lines.filter(|line| line["claim_uid"] == claim_uid).collect()
     }
+}
+
+/// A pool whose members are weightless, on nodes of that kind.
+pub fn weightless_pool(name: &str, warm: u32, max: u32, limit: u32) -> VirtualMachinePool {
+    serde_json::from_value(json!({
+        "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachinePool",
+        "metadata": { "name": name, "annotations": { "banlieue.io/allow-unattested": "true" } },
+        "spec": {
+            "warmReplicas": warm, "maxReplicas": max, "maxSurge": 2,
+            "template": { "kubeVirt": { "spec": {
+                "nodeSelector": { "banlieue.io/node-weight": "weightless" },
+                "domain": {
+                    "cpu": { "cores": 1 }, "memory": { "guest": "32Mi" },
+                    "devices": {
+                        "disks": [{ "name": "image", "disk": { "bus": "virtio" } }],
+                        "interfaces": [{ "name": "default", "masquerade": {} }],
+                        "rng": {},
+                    },
+                },
+                "networks": [{ "name": "default", "pod": {} }],
+                "volumes": [{ "name": "image", "containerDisk": { "image": "registry.local/banlieue/guest:dev" } }],
+            } } },
+            "attestation": { "mode": "None" },
+            "claimPolicy": {
+                "allowedImages": ["registry.internal:5000/sandbox/*"], "maxTtlSeconds": 7200,
+                "maxClaimsPerSubject": limit, "allowedAudiences": ["api://trading-data", "api://people-only"],
+            },
+        },
+    }))
+    .unwrap()
 }
 
 /// Claims of a subject.

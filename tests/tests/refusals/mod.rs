@@ -24,7 +24,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 
-use crate::broker::{Listening, NAMESPACE, Setup, body, eventually};
+use crate::broker::{Listening, NAMESPACE, Setup, body, eventually, weightless_pool};
 use crate::forge::{Signer, jwks, with};
 use crate::provider::Provider;
 
@@ -118,26 +118,7 @@ impl World {
         let setup = Setup::new(&cluster, &entra, &[NAMESPACE], more);
         let user = setup.start(&cluster, "mediatore").await.user;
         let pool = "refused".to_owned();
-        let made: VirtualMachinePool = serde_json::from_value(json!({
-            "apiVersion": "banlieue.io/v1alpha1", "kind": "VirtualMachinePool",
-            "metadata": { "name": pool, "annotations": { "banlieue.io/allow-unattested": "true" } },
-            "spec": {
-                "warmReplicas": 0, "maxReplicas": 1,
-                "template": { "kubeVirt": { "spec": {
-                    "domain": {
-                        "cpu": { "cores": 1 }, "memory": { "guest": "32Mi" },
-                        "devices": { "disks": [{ "name": "image", "disk": { "bus": "virtio" } }], "rng": {} },
-                    },
-                    "volumes": [{ "name": "image", "containerDisk": { "image": "registry.local/banlieue/guest:dev" } }],
-                } } },
-                "attestation": { "mode": "None" },
-                "claimPolicy": {
-                    "allowedImages": ["registry.internal:5000/sandbox/*"], "maxTtlSeconds": 7200,
-                    "maxClaimsPerSubject": 5, "allowedAudiences": ["api://trading-data", "api://people-only"],
-                },
-            },
-        }))
-        .unwrap();
+        let made = weightless_pool(&pool, 0, 1, 5);
         let pools: Api<VirtualMachinePool> = Api::namespaced(cluster.admin(), NAMESPACE);
         pools.create(&PostParams::default(), &made).await.unwrap();
         let world =

@@ -12,7 +12,7 @@ use crate::{charts, check, demo, image, product, tools};
 pub fn run(root: &Path) -> anyhow::Result<()> {
     let mut stages = Stages::default();
     stages.run_kept("Debian packages and compilers", || {
-        let packages = packages::ensure(&[Purpose::Build, Purpose::Machines, Purpose::Npm])?;
+        let packages = packages::ensure(&[Purpose::Build, Purpose::Machines, Purpose::Tests, Purpose::Npm])?;
         tools::compilers(root, tools::EVERYTHING)?;
         Ok(packages)
     })?;
